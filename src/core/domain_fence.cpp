@@ -81,7 +81,7 @@ std::optional<ending_leases> domain::ending_of(const segment& what) const {
 bool domain::survey_some(segment_survey& to) const {
   constexpr std::size_t effort_per_turn = 4'096;
   // A channel is nothing of the broker's; its producer has this timeline
-  // (client/channel_names.hpp).
+  // (client/channel/channel_names.hpp).
   constexpr std::string_view producer = "/~producer";
   const auto count = [&](const segment& each) -> std::size_t {
     to.by_kind.at(static_cast<std::size_t>(each.backend)).add(each);

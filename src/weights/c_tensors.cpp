@@ -12,7 +12,7 @@
 
 #include "base/c_interface.hpp"
 #include "base/quoted.hpp"
-#include "client/c_handles.hpp"
+#include "client/c/c_handles.hpp"
 #include "gpushm/tensors.hpp"
 #include "weights/layout.hpp"
 #include "weights/load.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One connection under load: many threads, many packets in both directions, and its end.
-#include "client/connection.hpp"
+#include "client/session/connection.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "base/sanitizers.hpp"
-#include "client/offers.hpp"
-#include "client/open_reports.hpp"
+#include "client/segment/offers.hpp"
+#include "client/session/open_reports.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/process/deadline.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/handback_thread.hpp"
+#include "client/lease/handback_thread.hpp"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "client/lease_table.hpp"
+#include "client/lease/lease_table.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/process/deadline.hpp"

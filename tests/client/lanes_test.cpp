@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/connection.hpp"
+#include "client/session/connection.hpp"
 #include "testing/process/deadline.hpp"
 #include "tests/client/scripted_broker.hpp"
 

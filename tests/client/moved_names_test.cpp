@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/page_size.hpp"
-#include "client/client_impl.hpp"
-#include "client/lease_table.hpp"
+#include "client/lease/lease_table.hpp"
+#include "client/segment/client_impl.hpp"
 #include "testing/process/deadline.hpp"
 #include "tests/client/counted_region.hpp"
 #include "tests/client/scripted_broker.hpp"

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "base/fork_guard.hpp"
-#include "client/client_impl.hpp"
-#include "client/segment_impl.hpp"
-#include "client/timeline_impl.hpp"
+#include "client/segment/client_impl.hpp"
+#include "client/segment/segment_impl.hpp"
+#include "client/timeline/timeline_impl.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/process/deadline.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registered descriptors: gpushm/descriptor.h with a broker in this process.
-#include "client/registered.hpp"
+#include "client/segment/registered.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

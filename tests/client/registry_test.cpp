@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/client_registry.hpp"
+#include "client/ticket/client_registry.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/file_export.hpp"
 #include "gpushm/gpushm.hpp"

@@ -16,7 +16,7 @@
 
 #include "base/page_size.hpp"
 #include "base/unique_fd.hpp"
-#include "client/connection.hpp"
+#include "client/session/connection.hpp"
 #include "gpushm/gpushm.hpp"
 #include "testing/process/deadline.hpp"
 #include "tests/client/scripted_broker.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/word_poller.hpp"
+#include "client/timeline/word_poller.hpp"
 
 #include <gtest/gtest.h>
 

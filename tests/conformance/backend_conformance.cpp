@@ -19,9 +19,9 @@
 #include <thread>
 #include <utility>
 
-#include "client/chunk_stream.hpp"
-#include "client/client_impl.hpp"
-#include "client/segment_impl.hpp"
+#include "client/lease/chunk_stream.hpp"
+#include "client/segment/client_impl.hpp"
+#include "client/segment/segment_impl.hpp"
 #include "driver/cuda.hpp"
 #include "driver/devices.hpp"
 #include "driver/owners.hpp"

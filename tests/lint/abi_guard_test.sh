@@ -36,7 +36,7 @@ change() { # FILE PERL_EXPRESSION: edits the copy; fails if nothing changes
 
 # Compiles its functions only, without their callees: they are not called.
 build() {
-  "$compiler" "${options[@]}" -I "$copy/include" -I "$copy/src" -c "$copy/src/client/c_client.cpp" -o "$scratch/c_client.o"
+  "$compiler" "${options[@]}" -I "$copy/include" -I "$copy/src" -c "$copy/src/client/c/c_client.cpp" -o "$scratch/c_client.o"
   "$compiler" -shared -fuse-ld=bfd "-Wl,--version-script=$root/cmake/gpushm.map,-soname,libgpushm.so.1" "$scratch/c_client.o" \
     -o "$scratch/libgpushm.so"
 }
@@ -117,7 +117,7 @@ guard
 {
   change include/gpushm/gpushm.h 's/(gpushm_client_trim\(gpushm_client\* client)\)/$1, uint32_t flags)/'
   change include/gpushm/client.hpp 's/gpushm_client_trim\(handle_.get\(\)\)/gpushm_client_trim(handle_.get(), 0)/'
-  change src/client/c_client.cpp 's/(gpushm_client_trim\(gpushm_client\* client)\)/$1, uint32_t)/'
+  change src/client/c/c_client.cpp 's/(gpushm_client_trim\(gpushm_client\* client)\)/$1, uint32_t)/'
   refused "an added parameter" 'gpushm_client_trim'
 
   change include/gpushm/gpushm.h 's/(GPUSHM_LIFETIME_LEASED =) 0/$1 1/; s/(GPUSHM_LIFETIME_PERSISTENT =) 1/$1 0/'
@@ -131,19 +131,19 @@ guard
 
   change include/gpushm/gpushm.h 's/GPUSHM_API gpushm_errc gpushm_client_trim[^;]*;//'
   change include/gpushm/client.hpp 's/glue::check\(gpushm_client_trim\(handle_.get\(\)\)\);//'
-  change src/client/c_client.cpp 's/^gpushm_errc gpushm_client_trim\(.*?^}\n//ms'
+  change src/client/c/c_client.cpp 's/^gpushm_errc gpushm_client_trim\(.*?^}\n//ms'
   refused "a removed function" 'gpushm_client_trim'
 
   change include/gpushm/gpushm.h 's/(GPUSHM_API gpushm_errc gpushm_client_trim)/GPUSHM_API uint32_t gpushm_client_more(void);\n$1/'
-  change src/client/c_client.cpp 's/^(gpushm_errc gpushm_client_trim)/uint32_t gpushm_client_more() { return 0; }\n$1/m'
+  change src/client/c/c_client.cpp 's/^(gpushm_errc gpushm_client_trim)/uint32_t gpushm_client_more() { return 0; }\n$1/m'
   refused "an added function" 'gpushm_client_more'
 
   change include/gpushm/gpushm.h 's/(typedef struct gpushm_connect_options)/\/* Reworded. *\/\n\n$1/'
-  change src/client/c_client.cpp 's/\A/\/\/ Reworded.\n\n/'
+  change src/client/c/c_client.cpp 's/\A/\/\/ Reworded.\n\n/'
   change include/gpushm/gpushm.h 's/(gpushm_client_trim\(gpushm_client\* )client\)/$1connection)/'
   accepted "comments and names of parameters"
 
-  change src/client/client_impl.hpp 's/(class client_impl\b[^;{]*\{\n)/$1  unsigned long more_ = 0;\n/'
-  change src/client/c_handles.hpp 's/(struct gpushm_client \{.*?)\};/$1  int more = 0;\n};/s'
+  change src/client/segment/client_impl.hpp 's/(class client_impl\b[^;{]*\{\n)/$1  unsigned long more_ = 0;\n/'
+  change src/client/c/c_handles.hpp 's/(struct gpushm_client \{.*?)\};/$1  int more = 0;\n};/s'
   accepted "members of the type behind a handle"
 }

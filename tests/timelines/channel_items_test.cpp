@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "client/channel_consumer.hpp"
-#include "client/channel_producer.hpp"
-#include "client/handle_table.hpp"
+#include "client/channel/channel_consumer.hpp"
+#include "client/channel/channel_producer.hpp"
+#include "client/channel/handle_table.hpp"
 #include "tests/timelines/timeline_world.hpp"
 
 namespace {

@@ -17,7 +17,7 @@
 
 #include "base/file.hpp"
 #include "channel/layout.hpp"
-#include "client/channel_claim.hpp"
+#include "client/channel/channel_claim.hpp"
 #include "sync/signal_page.hpp"
 #include "sync/signal_page_file.hpp"
 #include "sync/timeline_place.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Waits of streams and hand-overs, in each order; what was seen ended stays so.
-#include "client/place_follower.hpp"
+#include "client/timeline/place_follower.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/unique_fd.hpp"
-#include "client/signal_pages.hpp"
+#include "client/timeline/signal_pages.hpp"
 #include "sync/signal_page_file.hpp"
 
 namespace {

@@ -12,7 +12,7 @@ namespace gpushm::cdi {
 /// The kind of the devices that connect a container to a broker.
 inline constexpr std::string_view share_kind = "gpushm.dev/share";
 
-/// Where clients look for domains (client/socket_path.hpp).
+/// Where clients look for domains (client/lease/socket_path.hpp).
 inline constexpr std::string_view domains_inside = "/run/gpushm/d";
 
 /// The kind of the devices that also make CUDA IPC of unchanged programs work between containers.

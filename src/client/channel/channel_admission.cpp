@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a producer begins or continues a channel, and admits its consumers.
+#include <algorithm>
+#include <array>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "base/has_gone.hpp"
+#include "base/log.hpp"
+#include "base/syscall.hpp"
+#include "base/thread.hpp"
+#include "client/channel/channel_names.hpp"
+#include "client/channel/channel_producer.hpp"
+#include "client/segment/subscription_impl.hpp"
+#include "client/segment/unique_name.hpp"
+#include "client/session/subject.hpp"
+#include "client/timeline/stream_turn.hpp"
+#include "streams/stream_operations.hpp"
+#include "sync/cpu_wait.hpp"
+
+namespace gpushm::detail {
+
+using std::chrono::milliseconds;
+using sync::wait_result;
+namespace names = channel_names;
+
+namespace {
+
+/// So many are not woken one by one for each item.
+constexpr std::size_t many_consumers = 8;
+/// Pause after a failure of the connection to the broker.
+constexpr milliseconds reconnect_pause{100};
+
+channel::producer_table::shape shape_of(const channel_producer::options& wanted) {
+  const std::uint64_t stride = (wanted.slot_bytes + channel::slot_alignment - 1) /
+                               channel::slot_alignment * channel::slot_alignment;
+  return {wanted.slots, wanted.slot_bytes, stride, 0};
+}
+
+void check_options(std::string_view name, const channel_producer::options& wanted) {
+  constexpr std::uint64_t most = (std::uint64_t{1} << 56U) / channel::max_slots;
+  if (wanted.slots == 0 || wanted.slots > channel::max_slots) {
+    throw error(errc::invalid_argument,
+                "create",
+                name,
+                "a channel of " + std::to_string(wanted.slots) + " slots",
+                "1 to " + std::to_string(channel::max_slots) + " are possible");
+  }
+  if (wanted.slot_bytes == 0 || wanted.slot_bytes > most) {
+    throw error(errc::invalid_argument,
+                "create",
+                name,
+                "slots of " + std::to_string(wanted.slot_bytes) + " bytes",
+                "pass the size of one item");
+  }
+}
+
+/// What a consumer has said about itself; false: not possible.
+bool describe_consumer(const std::optional<channel_claim>& claim,
+                       std::uint32_t words,
+                       channel::member& into) {
+  using channel::consumer_mode;
+  if (!claim || words < channel::first_held_word) {
+    return false;
+  }
+  into.mode = claim->mode;
+  into.held = words - channel::first_held_word;
+  into.depth = claim->depth;
+  return into.mode == consumer_mode::share
+             ? into.held == 0 && into.depth != 0 && into.depth <= channel::max_held
+             : (into.held != 0) == (into.mode == consumer_mode::latest);
+}
+
+}  // namespace
+
+// ---- begin ----
+
+channel_producer::channel_producer(std::shared_ptr<timelines> timelines,
+                                   std::string_view name,
+                                   const options& wanted)
+    : timelines_(std::move(timelines)), name_(name), shape_(shape_of(wanted)) {
+  timelines_->client().check_usable("create", name);
+  names::check("create", name);
+  check_options(name, wanted);
+  begin(wanted);
+  admitting_ = base::start_thread("gpushm-channel", [this] { admit_consumers(); });
+}
+
+void channel_producer::begin(const options& wanted) {
+  const auto deadline = timelines_->client().request_deadline();
+  page_ = timelines_->make_page(
+      unique_name(names::pages(name_)), channel::page_bytes(shape_.slots), deadline);
+  // Only one process has this name: a second producer ends here.
+  claim_ = reserve_name(deadline, wanted.stop);
+  open_options existing;
+  existing.access = access::read_write;
+  existing.device = wanted.device == "auto" ? std::string() : wanted.device;
+  slots_ = timelines_->client().try_open(name_, existing);
+  const auto last = find_former([](const channel::table_view&) { return true; });
+  const auto& view = last.table;
+  if (view) {
+    await_end(*view, wanted.stop);
+  }
+  create_options memory;
+  memory.size_bytes = shape_.slots * shape_.slot_stride;
+  memory.device = wanted.device;
+  memory.huge_pages = wanted.huge_pages;
+  if (slots_ && view && view->closed() && view->segment() == slots_->info().generation) {
+    // Its consumers may still take and read the last items, also later: nobody writes them again.
+    memory.lifetime = slots_->info().lifetime;
+    memory.device = wanted.device == "auto" ? slots_->info().device.text() : wanted.device;
+    try {
+      timelines_->client().remove(name_);
+    } catch (const error& why) {
+      if (why.code() != errc::no_such_segment) {  // somebody has removed it already
+        throw;
+      }
+    }
+    slots_.reset();
+  }
+  if (slots_) {
+    check_slots(view);
+  } else {
+    slots_ = timelines_->client().create(name_, memory);
+    slots_->lease("create").publish({}, "create", deadline);
+  }
+  shape_.segment = slots_->info().generation;
+  if (view) {
+    continue_channel(last);
+  } else {  // nobody has the page of a producer before: there is no member of its channel
+    table_.emplace(page_->own_page(), page_->extra(), shape_);
+    begin_publishing();
+  }
+  claim_->publish({}, "create", deadline);
+}
+
+/// Only one process has this name: throws already_exists if another producer has it. One that has
+/// ended has it for a moment longer, until the broker has met its end.
+std::shared_ptr<segment_lease> channel_producer::reserve_name(
+    std::chrono::steady_clock::time_point deadline, const std::stop_token& stop) const {
+  for (;;) {
+    try {
+      return timelines_->reserve_words(
+          names::producer(name_), {page_, 0}, channel::producer_words, deadline, stop);
+    } catch (const error& why) {
+      if (why.code() != errc::already_exists || stop.stop_requested() ||
+          std::chrono::steady_clock::now() >= deadline || !has_ended_producer()) {
+        throw;
+      }
+    }
+    base::pause_before_retry(milliseconds(1));
+  }
+}
+
+/// Whether the producer that has the name, if there is one, has stored its last word.
+bool channel_producer::has_ended_producer() const {
+  try {
+    const auto found = timelines_->open_words(names::producer(name_), 0, {});
+    return sync::is_terminal(
+        sync::timeline_reader(found.words.page->page(), found.words.first + channel::announced_word)
+            .read()
+            .word);
+  } catch (const error& why) {
+    // Its name is free by now, or has a producer that is about to publish it.
+    return base::has_gone(why);
+  }
+}
+
+/// The table has set the word: nobody else stores a value there from now on.
+void channel_producer::begin_publishing() {
+  const sync::timeline_writer word(page_->own_page(), channel::published_word);
+  published_.emplace(word, word.reader().read().value().value_or(0));
+}
+
+/// Throws size_mismatch if there are other slots than those that this producer wants.
+void channel_producer::check_slots(const std::optional<channel::table_view>& last) const {
+  const auto& found = slots_->info();
+  const std::uint64_t wanted = shape_.slots * shape_.slot_stride;
+  const bool has_other_number =
+      last && last->segment() == found.generation && last->slots() != shape_.slots;
+  if (found.size_bytes == wanted && !has_other_number) {
+    return;
+  }
+  throw error(errc::size_mismatch,
+              "create",
+              name_,
+              "there is a segment of " + std::to_string(found.size_bytes) + " bytes of this name" +
+                  (has_other_number ? ", with " + std::to_string(last->slots()) + " slots" : "") +
+                  ", and the channel needs " + std::to_string(wanted) + " for " +
+                  std::to_string(shape_.slots) + " slots",
+              "continue a channel with its slot size and number, or remove the segment");
+}
+
+/// The last producer before whose table is accepted, if a process still has its page.
+channel_producer::former_producer channel_producer::find_former(
+    const std::function<bool(const channel::table_view&)>& accepts) const {
+  auto all = timelines_->client().list(names::pages(name_));
+  std::erase_if(all, [](const auto& each) { return each.backend != backend::signals; });
+  std::sort(all.begin(), all.end(), [](const auto& left, const auto& right) {
+    return left.generation > right.generation;
+  });
+  const auto own = std::find_if(all.begin(), all.end(), [&](const auto& each) {
+    return each.generation == page_->lease().info().generation;
+  });
+  if (own == all.end()) {
+    return {};  // it was removed: only an administrator does that
+  }
+  // Another user of the domain could offer a page of its own.
+  const std::uint32_t uid = slots_ ? slots_->info().creator_uid : own->creator_uid;
+  for (auto each = std::next(own); each != all.end(); ++each) {
+    if (each->creator_uid != uid) {
+      continue;
+    }
+    try {
+      auto page = timelines_->open_page(each->name, each->generation);
+      const auto table = table_in(*page);
+      if (table && accepts(*table)) {  // without one it has not begun: there was another producer
+        return {std::move(page), table};
+      }
+    } catch (const error& why) {
+      if (!base::has_gone(why)) {
+        throw;
+      }
+      base::log(log_level::debug, why.what());  // it has just been freed
+    }
+  }
+  return {};
+}
+
+/// Waits until the words of the producer before have ended.
+void channel_producer::await_end(const channel::table_view& last,
+                                 const std::stop_token& stop) const {
+  // It has no name any more, so it is behind the fence: the broker ends its words now.
+  for (const std::uint32_t word : {channel::announced_word, channel::published_word}) {
+    const auto result =
+        sync::wait(last.word(word), sync::max_value, timelines_->client().request_deadline(), stop);
+    if (result == wait_result::stopped) {
+      throw cancelled({"create", name_});
+    }
+    if (result != wait_result::ended) {
+      throw error(errc::timed_out,
+                  "create",
+                  name_,
+                  "the producer before has not ended",
+                  "try again; if this repeats, restart its consumers");
+    }
+  }
+}
+
+void channel_producer::continue_channel(const former_producer& former) {
+  const channel::table_view& last = *former.table;
+  table_.emplace(page_->own_page(), page_->extra(), shape_, last);
+  begin_publishing();
+  is_continuation_ = true;
+  // Before the first item, which is the next one of all members.
+  auto present = timelines_->client().list(names::consumers(name_));
+  // Members first: they may hold items, and there may not be room for all.
+  std::stable_partition(present.begin(), present.end(), [&](const auto& each) {
+    return last.start_of(each.generation).value_or(sync::max_value + 1) <= sync::max_value;
+  });
+  if (last.closed()) {
+    former_page_ = former.page->lease().info().generation;
+  } else if (last.segment() == shape_.segment) {
+    keep_workers_of(last, present);
+  }
+  admit_present(present);
+}
+
+/// Those that share the work join again, with other words, when they have finished with the items
+/// of the producer before.
+void channel_producer::keep_workers_of(const channel::table_view& dead,
+                                       const std::vector<wire::segment>& present) {
+  for (const wire::segment& each : present) {
+    if (!each.published || each.backend != backend::timeline ||
+        dead.start_of(each.generation).value_or(sync::max_value + 1) > sync::max_value) {
+      continue;
+    }
+    try {
+      auto opened = timelines_->open_words(each.name, each.generation, {});
+      const auto claim = decode_claim(opened.lease->metadata());
+      if (claim && claim->mode == channel::consumer_mode::share) {
+        const std::lock_guard lock(mutex_);
+        lingering_.insert_or_assign(each.generation,
+                                    consumer{std::move(opened.lease), std::move(opened.words)});
+      }
+    } catch (const error& why) {
+      base::log(log_level::debug, why.what());  // it has left
+    }
+  }
+}
+
+// ---- consumers ----
+
+/// Whether it belongs to a producer that has closed the channel: it gets nothing of this one.
+bool channel_producer::has_ended(const channel::member& which) const {
+  return sync::is_terminal(which.word(channel::taken_word).read().word) ||
+         (former_page_ != 0 && which.word(channel::attached_word).read().word == former_page_);
+}
+
+/// A claim names the producer whose words and slots its consumer has open; another one may admit it
+/// only if a producer before has done so, because its consumer then continues with the next one;
+/// but not if its producer has closed the channel: it ends with that one, also if it does not know
+/// yet that it was admitted. A consumer has the page of the last producer that has admitted it, so
+/// that page exists.
+bool channel_producer::is_for_this(const channel_claim& claim, const channel::member& which) const {
+  if (claim.producer == page_->lease().info().generation) {
+    return true;
+  }
+  const auto former = find_former(
+      [&](const channel::table_view& each) { return each.start_of(which.id).has_value(); });
+  if (!former.table) {
+    return false;
+  }
+  const std::uint64_t attached = which.word(channel::attached_word).read().word;
+  const std::uint64_t current = attached != 0 ? attached : claim.producer;
+  return !former.table->closed() || current != former.page->lease().info().generation;
+}
+
+void channel_producer::admit(const std::string& name, std::uint64_t generation) noexcept {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (consumers_.contains(generation) || lingering_.contains(generation)) {
+        return;
+      }
+    }
+    auto opened = timelines_->open_words(name, generation, {});
+    const auto claim = decode_claim(opened.lease->metadata());
+    channel::member joined;
+    joined.id = generation;
+    joined.page = &opened.words.page->page();
+    joined.first_word = opened.words.first;
+    const bool is_valid = describe_consumer(claim, opened.count, joined);
+    if (is_valid && !is_for_this(*claim, joined)) {
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    if (is_valid && has_ended(joined)) {
+      return;
+    }
+    if (!is_valid) {
+      table_->refuse(generation, channel::refused_invalid);
+      ++dropped_;
+      return;
+    }
+    drop_gone();
+    if (!table_->has_room(joined)) {
+      table_->refuse(generation, channel::refused_too_many);
+      return;
+    }
+    consumers_.insert_or_assign(generation,
+                                consumer{std::move(opened.lease), std::move(opened.words)});
+    table_->add(joined);
+    if (consumers_.size() >= many_consumers) {
+      for (const std::uint32_t word : {channel::announced_word, channel::published_word}) {
+        sync::timeline_writer(page_->own_page(), word).expect_many();
+      }
+    }
+  } catch (const std::exception& why) {  // it has left meanwhile, or cannot be opened
+    base::log(log_level::debug, why.what());
+  }
+}
+
+void channel_producer::admit_present(const std::vector<wire::segment>& present) {
+  for (const wire::segment& each : present) {
+    if (each.published && each.backend == backend::timeline) {
+      admit(each.name, each.generation);
+    }
+  }
+}
+
+void channel_producer::admit_consumers() noexcept {
+  const std::stop_token stop = stop_.get_token();
+  const std::string prefix = names::consumers(name_);
+  while (!stop.stop_requested()) {
+    try {
+      std::vector<wire::segment> present;
+      subscription_impl events(timelines_->shared_client(), prefix, &present);
+      admit_present(present);
+      while (!stop.stop_requested()) {
+        const auto got = events.next(std::chrono::hours(1), stop);
+        if (!got) {
+          continue;
+        }
+        if (got->kind == event_kind::published) {
+          admit(got->name, got->generation);
+        } else if (got->kind == event_kind::resync) {
+          admit_present(timelines_->client().list(prefix));
+        } else if (got->kind == event_kind::removed) {
+          const std::lock_guard lock(mutex_);
+          drop_gone();  // its words have ended
+        }
+      }
+    } catch (const std::exception& why) {  // the broker is gone: the items flow on
+      base::log(log_level::debug, why.what());
+      base::pause_before_retry(reconnect_pause);
+    }
+  }
+}
+
+}  // namespace gpushm::detail

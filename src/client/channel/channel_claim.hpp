@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "channel/producer_table.hpp"
+#include "client/timeline/signal_pages.hpp"
+#include "gpushm/types.hpp"
+
+namespace gpushm::detail {
+
+/// The table behind the words of a producer's page; nothing if there is none.
+[[nodiscard]] inline std::optional<channel::table_view> table_in(const mapped_page& page) {
+  return channel::table_view::of(page.page(), page.extra(), page.extra_bytes());
+}
+
+/// What a consumer says when it joins: the metadata of its words.
+struct channel_claim {
+  channel::consumer_mode mode = channel::consumer_mode::block;
+  std::uint32_t depth = 0;          ///< of mode `share`: items that it may have at once
+  gpushm::generation producer = 0;  ///< of the page of the producer that is to admit it
+};
+
+/// One byte each for mode and depth (0 but for `share`), eight for the producer, little-endian.
+[[nodiscard]] inline std::vector<std::byte> encode(const channel_claim& what) {
+  const bool has_depth = what.mode == channel::consumer_mode::share;
+  std::vector<std::byte> result{static_cast<std::byte>(what.mode),
+                                static_cast<std::byte>(has_depth ? what.depth : 0)};
+  for (unsigned shift = 0; shift != 64; shift += 8) {
+    result.push_back(static_cast<std::byte>(what.producer >> shift));
+  }
+  return result;
+}
+
+/// Nothing if these bytes, which another process has chosen, are no claim.
+[[nodiscard]] inline std::optional<channel_claim> decode_claim(std::span<const std::byte> bytes) {
+  constexpr std::size_t claim_bytes = 10;
+  if (bytes.size() != claim_bytes ||
+      bytes[0] > static_cast<std::byte>(channel::consumer_mode::share)) {
+    return std::nullopt;
+  }
+  channel_claim result{
+      static_cast<channel::consumer_mode>(bytes[0]), std::to_integer<std::uint32_t>(bytes[1]), 0};
+  for (std::size_t i = claim_bytes; i != 2; --i) {
+    result.producer = result.producer << 8U | std::to_integer<gpushm::generation>(bytes[i - 1]);
+  }
+  return result;
+}
+
+}  // namespace gpushm::detail

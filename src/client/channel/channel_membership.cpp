@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a consumer joins a channel, and goes on with the next producer.
+#include <algorithm>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/has_gone.hpp"
+#include "base/syscall.hpp"
+#include "client/channel/channel_claim.hpp"
+#include "client/channel/channel_consumer.hpp"
+#include "client/channel/channel_names.hpp"
+#include "client/segment/unique_name.hpp"
+#include "sync/cpu_wait.hpp"
+
+namespace gpushm::detail {
+
+using base::has_gone;
+using channel::consumer_mode;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using sync::wait_result;
+using sync::word_kind;
+namespace names = channel_names;
+
+namespace {
+
+/// Interval at which a wait for a producer's answer looks whether there is another one.
+constexpr milliseconds look_again{50};
+/// As above, for one that has come and gone; and for a producer that knows the members of the one
+/// before: it has admitted them before it can be found.
+constexpr milliseconds look_for_pages{1'000};
+
+}  // namespace
+
+// ---- begin ----
+
+channel_consumer::channel_consumer(std::shared_ptr<timelines> timelines,
+                                   std::string_view name,
+                                   const options& wanted)
+    : timelines_(std::move(timelines)),
+      name_(name),
+      options_(wanted),
+      word_count_(channel::first_held_word +
+                  (wanted.mode == consumer_mode::latest ? wanted.held : 0)) {
+  timelines_->client().check_usable("open", name);
+  names::check("open", name);
+  if (wanted.held > channel::max_held) {
+    throw error(errc::invalid_argument,
+                "open",
+                name,
+                "a consumer that holds " + std::to_string(wanted.held) + " items",
+                "at most " + std::to_string(channel::max_held) + " are possible");
+  }
+  const auto until = base::deadline_after(wanted.timeout);
+  join_any({until, until}, wanted.stop);
+}
+
+/// Joins the producer that there is, or the first one that comes.
+void channel_consumer::join_any(const patience& until, const std::stop_token& stop) {
+  for (;;) {
+    open_options waiting;
+    waiting.timeout = base::time_left(until.for_producer);
+    waiting.stop = stop;
+    opened_words producer;
+    try {
+      // The name first: nothing is left behind if there is no such channel.
+      producer = timelines_->open_words(names::producer(name_), 0, waiting);
+    } catch (const error& why) {
+      // A producer that has just ended leaves its name for a moment longer than its page.
+      if (!has_gone(why) || steady_clock::now() >= until.for_producer) {
+        throw;
+      }
+      base::pause_before_retry(milliseconds(1));
+      continue;
+    }
+    if (join(std::move(producer), until.for_answer, stop)) {
+      return;
+    }
+    base::pause_before_retry(milliseconds(1));
+  }
+}
+
+namespace {
+
+std::optional<channel::table_view> table_of(const opened_words& producer) {
+  const auto& page = *producer.words.page;
+  return producer.words.first == 0 ? table_in(page) : std::nullopt;
+}
+
+}  // namespace
+
+/// False: the producer has ended meanwhile, and its slots are gone.
+bool channel_consumer::try_open_slots(const channel::table_view& producer) {
+  try {
+    open_slots(producer);
+    return true;
+  } catch (const error& why) {
+    if (!has_gone(why) || sync::wait(producer.word(channel::announced_word),
+                                     sync::max_value,
+                                     steady_clock::now() + look_again) != wait_result::ended) {
+      throw;
+    }
+    return false;
+  }
+}
+
+/// `producer`: its words. As soon as it has admitted this consumer, it may publish, end and exit:
+/// so words and slots are opened before, and the claim names this producer, so that no other one
+/// admits it. False: it has ended before.
+bool channel_consumer::join(opened_words producer, time_point until, const std::stop_token& stop) {
+  const auto table = table_of(producer);
+  if (!table) {
+    throw invalid_producer("open");
+  }
+  if (!try_open_slots(*table)) {
+    return false;
+  }
+  const auto request_deadline = timelines_->client().request_deadline();
+  const auto words = timelines_->take_words(word_count_, request_deadline);
+  {
+    const std::lock_guard lock(mutex_);
+    words_ = words;
+    for (std::uint32_t i = 0; i != word_count_; ++i) {
+      own_word(i).reset(0);
+    }
+    table_.emplace(words_.page->own_page(),
+                   words_.first,
+                   options_.mode,
+                   word_count_ - channel::first_held_word);
+  }
+  try {
+    claim_ = timelines_->reserve_words(
+        unique_name(names::consumers(name_)), words_, word_count_, request_deadline);
+  } catch (...) {
+    timelines_->pages().give_back(words_, word_count_);
+    throw;
+  }
+  try {
+    const channel_claim claim{
+        options_.mode, options_.held, producer.words.page->lease().info().generation};
+    claim_->publish(encode(claim), "open", request_deadline);
+    const attachment found = attach({until, until}, stop, std::move(producer));
+    if (found == attachment::producer_has_ended) {
+      timelines_->pages().end(words_, word_count_, *claim_);
+      return false;
+    }
+    if (found != attachment::done) {
+      throw error(stop.stop_requested() ? errc::cancelled : errc::timed_out,
+                  "open",
+                  name_,
+                  "the producer has not answered in time",
+                  "see whether its process is stopped, or allow more time");
+    }
+  } catch (...) {
+    timelines_->pages().end(words_, word_count_, *claim_);
+    throw;
+  }
+  return true;
+}
+
+/// The page of the first producer after the one of this consumer that has made it a member, if
+/// somebody still has that page: the producer may have closed the channel already.
+std::shared_ptr<mapped_page> channel_consumer::next_page() const {
+  const std::uint64_t last = producer_page_->lease().info().generation;
+  auto all = timelines_->client().list(names::pages(name_));
+  std::erase_if(all, [&](const wire::segment& each) {
+    return each.backend != backend::signals || each.generation <= last ||
+           each.creator_uid != slots_->info().creator_uid;
+  });
+  std::sort(all.begin(), all.end(), [](const auto& left, const auto& right) {
+    return left.generation < right.generation;
+  });
+  for (const wire::segment& each : all) {
+    try {
+      auto page = timelines_->open_page(each.name, each.generation);
+      const auto view = table_in(*page);
+      if (view && view->start_of(claim_->info().generation)) {
+        return page;
+      }
+    } catch (const error& why) {
+      if (!has_gone(why)) {
+        throw;
+      }
+    }
+  }
+  return nullptr;
+}
+
+/// `first`: only of this producer. Otherwise: of the next one after that of this consumer.
+channel_consumer::attachment channel_consumer::attach(const patience& until,
+                                                      const std::stop_token& stop,
+                                                      opened_words first) {
+  const bool has_first = first.words.page != nullptr;
+  const std::uint64_t own = claim_->info().generation;
+  while (!stop.stop_requested()) {
+    const milliseconds left = base::time_left(until.for_producer);
+    auto opened = std::exchange(first, {});
+    auto page = opened.words.page;
+    try {
+      if (!page) {
+        page = next_page();
+      }
+      if (!page) {
+        open_options waiting;
+        waiting.timeout = std::min<milliseconds>(left, look_for_pages);
+        waiting.stop = stop;
+        opened = timelines_->open_words(names::producer(name_), 0, waiting);
+        page = opened.words.page;
+      }
+    } catch (const error& why) {
+      const bool may_come = has_gone(why);
+      if (why.code() == errc::cancelled || (may_come && left <= milliseconds(0))) {
+        return attachment::not_in_time;
+      }
+      if (!may_come) {
+        throw;
+      }
+      base::pause_before_retry(milliseconds(1));
+      continue;
+    }
+    const auto view = opened.words.first == 0 ? table_in(*page) : std::nullopt;
+    if (!view) {
+      throw invalid_producer("open");
+    }
+    const sync::timeline_reader changes = view->word(channel::members_word);
+    const std::uint64_t producer = page->lease().info().generation;
+    if (!has_first && doubtful_.producer != producer) {
+      doubtful_ = {producer, steady_clock::now()};
+    }
+    for (;;) {
+      const std::uint64_t seen = changes.read().word;
+      const auto entry = view->entry_of(own);
+      if (const auto start = view->start_of(own); entry && start) {
+        if (*start == channel::refused_too_many) {
+          throw error(errc::quota_exceeded,
+                      "open",
+                      name_,
+                      "the channel has no room for this consumer",
+                      "use fewer consumers (at most 64), or more slots: two more than consumers of "
+                      "the newest item hold together");
+        }
+        if (*start > sync::max_value) {
+          throw error(errc::peer_died,
+                      "open",
+                      name_,
+                      "the producer has dropped this consumer: its words were not valid",
+                      "report this as a bug");
+        }
+        if (!try_open_slots(*view)) {
+          break;
+        }
+        const auto checked = view->within(slots_generation_, slots_->info().size_bytes);
+        if (!checked) {
+          throw invalid_producer("open");
+        }
+        const std::lock_guard lock(mutex_);
+        producer_lease_ = std::move(opened.lease);
+        producer_page_ = page;
+        const bool is_first = !table_->is_attached();
+        table_->attach(*checked, *start, *entry, producer);
+        if (is_first) {
+          released_ = std::make_unique<streams::ordered_stores>(own_word(channel::released_word),
+                                                                *start - 1);
+          expected_ = *start;
+        }
+        return attachment::done;
+      }
+      if (sync::kind_of(seen) != word_kind::value) {
+        break;  // this producer has ended: look for the next one
+      }
+      const auto now = steady_clock::now();
+      if (!has_first && now >= doubtful_.since + look_for_pages) {
+        return attachment::is_unknown;
+      }
+      if (now >= until.for_answer || stop.stop_requested()) {
+        return attachment::not_in_time;
+      }
+      static_cast<void>(
+          sync::wait(changes, seen + 1, std::min(until.for_answer, now + look_again), stop));
+    }
+    if (has_first) {
+      return attachment::producer_has_ended;
+    }
+    if (steady_clock::now() >= until.for_producer) {
+      return attachment::not_in_time;
+    }
+    base::pause_before_retry(milliseconds(1));  // its name is free soon
+  }
+  return attachment::not_in_time;
+}
+
+void channel_consumer::open_slots(const channel::table_view& producer) {
+  const std::uint64_t generation = producer.segment();
+  if (slots_ && slots_generation_ == generation) {
+    return;
+  }
+  open_options reading;
+  reading.device = options_.device;
+  auto opened = timelines_->client().open_generation(name_, generation, reading);
+  if (!producer.within(generation, opened->info().size_bytes)) {
+    throw invalid_producer("open");
+  }
+  const std::lock_guard lock(mutex_);
+  if (slots_) {
+    former_slots_.push_back(std::move(slots_));
+  }
+  forget_former_slots();
+  slots_ = std::move(opened);
+  slots_generation_ = generation;
+}
+
+error channel_consumer::invalid_producer(std::string_view operation) const {
+  return {errc::protocol_error,
+          operation,
+          name_,
+          "the producer has stored what is not possible",
+          "report this as a bug of that program, or stop it"};
+}
+
+// ---- the next producer ----
+
+/// A consumer that shares the work counts what it was given by one producer, and one that the next
+/// producer does not know has nothing in common with it: it joins that one with other words. It
+/// ends the ones that it has had after that: until then the producer knows that there are
+/// consumers. False: there was none in time.
+bool channel_consumer::join_next_producer(const patience& until, const std::stop_token& stop) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!held_.empty()) {
+      throw error(errc::too_many_requests,
+                  "next",
+                  name_,
+                  "the producer has died, and this consumer still holds " +
+                      std::to_string(held_.size()) + " of its items",
+                  "release them first");
+    }
+  }
+  if (!await_releases(until.for_answer, stop)) {
+    return false;
+  }
+  std::unique_lock lock(mutex_);
+  const auto words = words_;
+  const auto claim = claim_;
+  const auto table = table_;
+  auto released = std::move(released_);
+  lock.unlock();
+  const auto restore = [&] {
+    const std::lock_guard relock(mutex_);
+    words_ = words;
+    claim_ = claim;
+    table_.reset();
+    table_.emplace(*table);
+    released_ = std::move(released);
+  };
+  try {
+    join_any(until, stop);
+  } catch (const error& why) {
+    restore();
+    if (why.code() == errc::timed_out || why.code() == errc::cancelled || has_gone(why)) {
+      return false;
+    }
+    throw;
+  } catch (...) {
+    restore();
+    throw;
+  }
+  timelines_->pages().end(words, word_count_, *claim);
+  lock.lock();
+  streams_release_ = false;
+  on_streams_ = 0;
+  return true;
+}
+
+/// With the next producer. That one does not know this consumer if broker and keeper have died with
+/// the producer before, whose page was not handed back yet when the next one began.
+bool channel_consumer::go_on(const patience& until, const std::stop_token& stop) {
+  if (options_.mode != consumer_mode::share) {
+    const attachment found = attach(until, stop, {});
+    if (found != attachment::is_unknown) {
+      return found == attachment::done;
+    }
+  }
+  return join_next_producer(until, stop);
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "channel/producer_table.hpp"
+#include "client/channel/call_turn.hpp"
+#include "client/channel/channel_claim.hpp"
+#include "client/channel/handle_table.hpp"
+#include "client/timeline/timelines.hpp"
+#include "client/timeline/word_poller.hpp"
+#include "gpushm/channel.h"
+#include "streams/ordered_stores.hpp"
+
+namespace gpushm::detail {
+
+class channel_producer;
+
+/// A slot that a producer has acquired: what a handle of the C interface stands for.
+///
+/// Thread-safety: shared objects: safe; what changes is guarded by the producer's mutex.
+struct acquired_slot {
+  static constexpr std::uintptr_t handle_kind = 1;
+  static constexpr std::string_view handle_name = "slot";
+
+  acquired_slot(std::shared_ptr<channel_producer> producer,
+                channel::producer_table::choice claimed,
+                std::optional<cuda::CUstream> acquired_for) noexcept
+      : of(std::move(producer)), what(claimed), on(acquired_for) {}
+
+  const std::shared_ptr<channel_producer> of;
+  const channel::producer_table::choice what;
+  const std::optional<cuda::CUstream> on;
+  void* handle = nullptr;
+  bool is_open = true;  ///< neither published nor abandoned
+};
+
+/// A channel's producer; the C interface has the contracts.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class channel_producer : public std::enable_shared_from_this<channel_producer> {
+ public:
+  struct options {
+    std::uint64_t slot_bytes = 0;
+    std::uint32_t slots = 0;
+    std::string device = "auto";
+    bool huge_pages = false;
+    std::stop_token stop;
+  };
+  /// What a call uses: a stream, or the CPU.
+  using where = std::optional<cuda::CUstream>;
+
+  channel_producer(std::shared_ptr<timelines> timelines,
+                   std::string_view name,
+                   const options& wanted);
+  channel_producer(const channel_producer&) = delete;
+  channel_producer& operator=(const channel_producer&) = delete;
+  ~channel_producer();
+
+  /// Ends the channel. Later calls throw invalid_argument. Once.
+  void close() noexcept;
+  /// Returns null if there was none in time, `stop` was requested, or it was closed.
+  [[nodiscard]] std::shared_ptr<acquired_slot> acquire(where on,
+                                                       std::chrono::milliseconds timeout,
+                                                       const std::stop_token& stop);
+  /// As `acquire`, without waiting. Null without `missing`: only `acquire` can tell.
+  [[nodiscard]] std::shared_ptr<acquired_slot> try_acquire(where on,
+                                                           std::optional<watched_word>& missing);
+  [[nodiscard]] gpushm_slot_info info_of(const acquired_slot& slot) const;
+  /// A handle of its own of the slots' segment.
+  [[nodiscard]] gpushm_segment* memory_of(const acquired_slot& slot) const;
+  void wait_on(const acquired_slot& slot, cuda::CUstream stream);
+  /// Returns the number of the item.
+  std::uint64_t publish(acquired_slot& slot, where on, std::span<const std::byte> metadata);
+  void abandon(acquired_slot& slot);
+  [[nodiscard]] gpushm_producer_stats stats() const;
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+
+ private:
+  using time_point = std::chrono::steady_clock::time_point;
+  struct consumer {
+    std::shared_ptr<segment_lease> lease;
+    own_words words;
+  };
+  /// One that has gone, whose words are needed until that item is published.
+  struct retired {
+    consumer who;
+    std::uint64_t until = 0;
+  };
+
+  struct former_producer {
+    std::shared_ptr<mapped_page> page;
+    std::optional<channel::table_view> table;
+  };
+  void begin(const options& wanted);
+  [[nodiscard]] std::shared_ptr<segment_lease> reserve_name(time_point deadline,
+                                                            const std::stop_token& stop) const;
+  [[nodiscard]] bool has_ended_producer() const;
+  void begin_publishing();
+  void check_slots(const std::optional<channel::table_view>& last) const;
+  void await_end(const channel::table_view& last, const std::stop_token& stop) const;
+  void continue_channel(const former_producer& former);
+  void keep_workers_of(const channel::table_view& dead, const std::vector<wire::segment>& present);
+  [[nodiscard]] former_producer find_former(
+      const std::function<bool(const channel::table_view&)>& accepts) const;
+  [[nodiscard]] bool has_ended(const channel::member& which) const;
+  [[nodiscard]] bool await_members() const;
+  /// `missing`: null if the call may wait.
+  [[nodiscard]] std::shared_ptr<acquired_slot> acquire_until(where on,
+                                                             time_point until,
+                                                             const std::stop_token& stop,
+                                                             std::optional<watched_word>* missing);
+  void check_usable(std::string_view operation) const;
+  [[nodiscard]] cuda::CUdeviceptr published_for(cuda::CUstream stream) const;
+
+  // With the lock held.
+  void check_open(std::string_view operation) const;
+  void check_open(const acquired_slot& slot, std::string_view operation) const;
+  void end(acquired_slot& slot) noexcept;
+  void drop_gone();
+  void drop(std::uint64_t id);
+  /// The consumer whose `word` has not reached `value`.
+  [[nodiscard]] const channel::member* behind(std::uint32_t word, std::uint64_t value) const;
+  /// What the acquisition of a slot must wait for; nothing: it can be claimed.
+  struct obstacle {
+    sync::timeline_reader on;
+    std::uint64_t value;
+    std::shared_ptr<const void> keep;  ///< what `on` reads
+    std::chrono::microseconds look_again;
+  };
+  [[nodiscard]] std::optional<obstacle> find_obstacle(
+      const std::optional<channel::producer_table::choice>& what, where on) const;
+  /// Returns what the CPU must wait for first, because too many streams wait already.
+  [[nodiscard]] std::optional<obstacle> enqueue_waits(cuda::CUstream stream, std::uint64_t after);
+
+  // On the thread that admits consumers.
+  void admit_consumers() noexcept;
+  void admit_present(const std::vector<wire::segment>& present);
+  void admit(const std::string& name, std::uint64_t generation) noexcept;
+  [[nodiscard]] bool is_for_this(const channel_claim& claim, const channel::member& which) const;
+
+  std::shared_ptr<timelines> timelines_;  // destroyed last
+  const std::string name_;
+  channel::producer_table::shape shape_;
+  const std::uint64_t forks_ = fork_count();
+  std::shared_ptr<mapped_page> page_;
+  std::shared_ptr<segment_lease> claim_;
+  segment_ptr slots_;
+
+  mutable std::mutex mutex_;
+  std::optional<channel::producer_table> table_;
+  std::unordered_map<std::uint64_t, consumer> consumers_;
+  std::vector<std::shared_ptr<acquired_slot>> acquired_;
+  std::optional<streams::ordered_stores> published_;
+  bool is_closed_ = false;
+  std::uint32_t dropped_ = 0;
+  bool is_continuation_ = false;
+  std::vector<retired> retired_;
+  /// Those that shared the work of the producer before, until they have left: what its items are in
+  /// may still be read.
+  std::unordered_map<std::uint64_t, consumer> lingering_;
+  /// Of the producer before, if that has closed the channel; else 0.
+  generation former_page_ = 0;
+  std::stop_source stop_;  ///< of everything that waits
+  std::jthread admitting_;
+};
+
+}  // namespace gpushm::detail
+
+/// The handle of the C interface.
+struct gpushm_producer {
+  std::shared_ptr<gpushm::detail::channel_producer> impl;
+};

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/channel/channel_status.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.hpp"
+#include "channel/table.hpp"
+#include "client/channel/channel_claim.hpp"
+#include "client/channel/channel_names.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+namespace names = channel_names;
+
+std::uint64_t value_of(const sync::timeline_reader& word) {
+  return word.read().value().value_or(0);
+}
+
+/// Words of other processes can be anything.
+std::uint64_t difference(std::uint64_t of, std::uint64_t less) {
+  return of - std::min(of, less);
+}
+
+/// The result of `open`; nothing if the object has gone since it was listed.
+template <typename Open>
+auto opened_if_there(Open&& open) -> std::optional<decltype(open())> {
+  try {
+    return open();
+  } catch (const error& why) {
+    base::log(log_level::debug, why.what());
+    return std::nullopt;
+  }
+}
+
+/// The producer's page: the newest one, also of a producer that has ended, if a consumer still has
+/// it.
+std::shared_ptr<mapped_page> page_of_producer(timelines& timelines,
+                                              std::string_view name,
+                                              const std::vector<wire::segment>& all,
+                                              const wire::segment* producer) {
+  if (producer != nullptr) {
+    auto opened = opened_if_there(
+        [&] { return timelines.open_words(producer->name, producer->generation, {}); });
+    if (opened) {
+      return opened->words.page;
+    }
+  }
+  const std::string prefix = names::pages(name);
+  std::vector<const wire::segment*> pages;
+  for (const wire::segment& each : all) {
+    if (each.backend == backend::signals && each.name.starts_with(prefix)) {
+      pages.push_back(&each);
+    }
+  }
+  std::sort(pages.begin(), pages.end(), [](const auto* left, const auto* right) {
+    return left->generation > right->generation;
+  });
+  for (const wire::segment* each : pages) {
+    auto opened =
+        opened_if_there([&] { return timelines.open_page(each->name, each->generation); });
+    if (opened) {
+      return *std::move(opened);
+    }
+  }
+  return nullptr;
+}
+
+std::optional<gpushm_channel_consumer_info> read_consumer(timelines& timelines,
+                                                          const wire::segment& listed,
+                                                          const channel::table_view& table) {
+  const auto opened =
+      opened_if_there([&] { return timelines.open_words(listed.name, listed.generation, {}); });
+  if (!opened || opened->count < channel::first_held_word) {
+    return std::nullopt;
+  }
+  const auto claim = decode_claim(opened->lease->metadata()).value_or(channel_claim{});
+  gpushm_channel_consumer_info result{};
+  result.mode = static_cast<gpushm_consumer_mode>(claim.mode);
+  result.uid = listed.creator_uid;
+  result.pid = listed.creator_pid;
+  result.generation = listed.generation;
+  const auto start = table.start_of(listed.generation);
+  const auto entry = table.entry_of(listed.generation);
+  result.is_admitted = start && entry && *start <= sync::max_value;
+  result.start = result.is_admitted ? *start : 0;
+  const auto word = [&](std::uint32_t index) {
+    return value_of({opened->words.page->page(), opened->words.first + index});
+  };
+  if (result.mode == GPUSHM_CONSUMER_LATEST) {
+    result.may_hold = opened->count - channel::first_held_word;
+    for (std::uint32_t i = channel::first_held_word; i != opened->count; ++i) {
+      const std::uint64_t item = word(i);
+      result.holds += item == 0 ? 0 : 1;
+      result.taken = std::max(result.taken, item);
+    }
+  } else {
+    result.released = word(channel::released_word);
+    result.taken = word(channel::taken_word);
+  }
+  // The producer's words after the consumer's, which are not ahead of them.
+  std::uint64_t ahead = 0;
+  if (result.mode == GPUSHM_CONSUMER_SHARE) {
+    result.may_hold = claim.depth;
+    result.taken = ahead = entry ? value_of(table.word(channel::first_given_word + *entry)) : 0;
+  } else {
+    ahead = std::min(value_of(table.word(channel::published_word)),
+                     value_of(table.word(channel::announced_word)));
+  }
+  if (result.mode != GPUSHM_CONSUMER_LATEST) {
+    result.holds = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(difference(result.taken, result.released), channel::max_slots));
+  }
+  if (result.is_admitted) {
+    result.lag =
+        difference(ahead, result.mode == GPUSHM_CONSUMER_LATEST ? result.taken : result.released);
+  }
+  return result;
+}
+
+}  // namespace
+
+channel_status read_channel_status(timelines& timelines, std::string_view name) {
+  names::check("stat", name);
+  const auto all = timelines.client().list(std::string(name) + "/~");
+  const auto at = std::find_if(all.begin(), all.end(), [&](const wire::segment& each) {
+    return each.name == names::producer(name) && each.published;
+  });
+  const wire::segment* const producer = at == all.end() ? nullptr : &*at;
+  const auto page = page_of_producer(timelines, name, all, producer);
+  const auto table = page ? detail::table_in(*page) : std::nullopt;
+  if (!table) {
+    throw error(errc::no_such_segment,
+                "stat",
+                name,
+                "no process has made a channel of this name",
+                "start its producer, or see gpushm ls");
+  }
+  channel_status result;
+  gpushm_channel_info& info = result.info;
+  info.slots = table->slots();
+  info.slot_bytes = table->slot_bytes();
+  info.first_item = table->first_item();
+  info.has_producer =
+      producer != nullptr && !sync::is_terminal(table->word(channel::announced_word).read().word);
+  info.is_closed = table->closed();
+  info.is_writable = page->is_writable();
+  info.producer_uid = page->lease().info().creator_uid;
+  info.producer_pid = page->lease().info().creator_pid;
+  const std::string prefix = names::consumers(name);
+  for (const wire::segment& each : all) {
+    if (each.backend == backend::timeline && each.published && each.name.starts_with(prefix)) {
+      if (const auto one = read_consumer(timelines, each, *table)) {
+        result.consumers.push_back(*one);
+      }
+    }
+  }
+  // After those of the consumers, which are not ahead of them.
+  info.published = value_of(table->word(channel::published_word));
+  info.announced = value_of(table->word(channel::announced_word));
+  info.published = std::min(info.published, info.announced);
+  info.consumers = static_cast<std::uint32_t>(result.consumers.size());
+  return result;
+}
+
+}  // namespace gpushm::detail

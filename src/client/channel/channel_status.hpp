@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "client/timeline/timelines.hpp"
+#include "gpushm/channel.h"
+
+namespace gpushm::detail {
+
+/// A channel as a process sees it that is not a member.
+struct channel_status {
+  gpushm_channel_info info{};
+  std::vector<gpushm_channel_consumer_info> consumers;
+};
+
+/// See gpushm_channel_status_read.
+[[nodiscard]] channel_status read_channel_status(timelines& timelines, std::string_view name);
+
+}  // namespace gpushm::detail

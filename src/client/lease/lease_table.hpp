@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/guarded_fd.hpp"
+#include "client/lease/mapping.hpp"
+#include "client/lease/segment_lease.hpp"
+#include "client/session/answer.hpp"
+#include "client/session/connection.hpp"
+#include "gpushm/client.hpp"
+
+namespace gpushm::detail {
+
+/// Returns the limits of `options`, else of the environment, else the documented defaults. Throws
+/// invalid_argument if an environment variable is not a size or number.
+[[nodiscard]] cache_bounds bounds_from(const cache_options& options);
+
+/// A client's leases and their mappings: the table that opens, creates and shares add to, and the
+/// import cache. The cache has two parts: from the arguments of an open to a generation, valid as
+/// long as one word of the state table shows it, and from (generation, device, access) to the
+/// mapping, which all names of the generation share (`segment_lease::find_or_map`). It caches
+/// unused mappings of persistent segments that a name still refers to; it evicts the least recently
+/// used first, and never those in use. Cached mappings are dropped immediately when their segment
+/// is removed or the broker dies. The last mapping of each peer GPU and size class is evicted last:
+/// it makes later opens from that GPU a hundred times cheaper.
+///
+/// The table owns mappings that are used or cached, and counts each use, so that a hit changes no
+/// reference count. A lease exists as long as a mapping of it, and leaves the table when it ends.
+/// No lock is held while a mapping is created or destroyed: a hit never waits for the driver.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class lease_table final : public lease_listener, public std::enable_shared_from_this<lease_table> {
+ public:
+  explicit lease_table(cache_bounds bounds) : bounds_(bounds) {}
+  lease_table(const lease_table&) = delete;
+  lease_table& operator=(const lease_table&) = delete;
+  ~lease_table() override = default;
+
+  // ---- leases ----
+
+  /// Returns the lease that an answer of `broker` granted: an existing one with one more grant, or
+  /// a new one, which then owns `granted`. Throws broker_gone, and leaves `granted` unchanged, if
+  /// the leases of `broker` were handed over before.
+  [[nodiscard]] std::shared_ptr<segment_lease> take(const std::shared_ptr<connection>& broker,
+                                                    segment_lease::facts what,
+                                                    grant& granted,
+                                                    std::string_view operation);
+  /// The broker has ended `from` and given its leases to `to`: moves the existing ones to `to`.
+  /// Reports them to the broker, with their numbers of grants; the broker ends the others. Throws
+  /// as a request.
+  void hand_over(connection& from, const std::shared_ptr<connection>& to, steady_time deadline);
+  /// Leases that were lost with a broker and its keeper, and that another one may have again.
+  [[nodiscard]] std::vector<std::shared_ptr<segment_lease>> lost() const;
+  /// False: there was never a lease that could be handed back. Does not wait for other threads.
+  [[nodiscard]] bool has_receipts() const noexcept {
+    return has_receipts_.load(std::memory_order_relaxed);
+  }
+  /// No lease can be taken from answers of `from` any more.
+  void end_takes(connection& from);
+  /// The broker of `to` has granted a lost lease again.
+  void renew(const std::shared_ptr<segment_lease>& lease,
+             const std::shared_ptr<connection>& to,
+             const segment_lease::renewal& by);
+  /// For the descriptors of a segment that this process could hand back; empty: there is no room.
+  [[nodiscard]] held_descriptors::part room_to_keep(std::size_t chunks) noexcept {
+    return kept_files_.try_hold(chunks);
+  }
+  /// Called when a lease ends. No effect if there is a new lease of that generation.
+  void forget_lease(const segment_lease& gone) noexcept;
+
+  // ---- prefetched segments ----
+
+  /// The broker's part of an open, fetched in advance: a lease, and all chunks.
+  struct prefetched {
+    std::shared_ptr<segment_lease> lease;
+    std::vector<std::uint64_t> bytes;  ///< of `files`
+    std::vector<base::guarded_fd> files;
+    held_descriptors::part held = {};
+  };
+  /// Upper bound of prefetched segments; none if the cache keeps nothing (`max_entries` 0).
+  static constexpr std::size_t max_prefetched = 4'096;
+  /// True if this client does not have the segment, and has room for its `chunks`.
+  [[nodiscard]] bool should_prefetch(const connection& broker,
+                                     gpushm::generation generation,
+                                     std::size_t chunks) const;
+  /// Keeps it for the next open of its name, replacing a previous one. Returns false, and drops it,
+  /// if the name no longer refers to it or if there is no room.
+  bool put(prefetched what);
+  /// Removes and returns what is kept for that name, if it is still current, of that size (0: any)
+  /// and generation (0: any).
+  [[nodiscard]] std::optional<prefetched> take_prefetched(std::string_view name,
+                                                          std::uint64_t expected_size_bytes,
+                                                          gpushm::generation generation);
+  [[nodiscard]] std::size_t prefetched_count() const;
+
+  // ---- mappings ----
+
+  /// Finds the result of `open(name, device, access)` and counts one more user; null if it is not
+  /// in the table, not valid any more, or of another size than expected (0: any). The result owns
+  /// nothing: it is valid until `release`. Counts a hit or a miss, also for the broker. No system
+  /// call.
+  [[nodiscard]] std::shared_ptr<mapping> find(std::string_view name,
+                                              std::string_view device,
+                                              gpushm::access access,
+                                              std::uint64_t expected_size_bytes = 0);
+  /// Counts one more user of `of`.
+  void use(const std::shared_ptr<mapping>& of);
+  /// A name for a segment that is not its own, and the word that shows what it refers to.
+  struct alias {
+    std::string_view name;
+    segment_lease::name_word word;
+  };
+  /// As `use`; from now on `find` returns `of` for its name, or for that of `by`, and this device
+  /// and access. `device` is the argument of the open. A name that has moved is found no longer;
+  /// `of` stays for its users and under its other names.
+  void keep(const std::shared_ptr<mapping>& of,
+            std::string_view device,
+            const std::optional<alias>& by = std::nullopt);
+  /// Counts one user less, which must not use `of` afterwards. May end mappings: this one, or older
+  /// unused ones.
+  void release(std::shared_ptr<mapping> of) noexcept;
+
+  /// Ends unused mappings, and drops prefetched segments.
+  void trim() noexcept;
+  /// As `trim`, and caches nothing from now on: removal of the segments would not be reported.
+  void close() noexcept;
+  [[nodiscard]] gpushm::cache_stats stats() const;
+
+  [[nodiscard]] bool end_lost(gpushm::generation generation) noexcept override;
+  void end_all_lost() noexcept {
+    while (end_lost(0)) {
+    }
+  }
+
+ private:
+  struct key_view {
+    key_view(std::string_view name, std::string_view device, gpushm::access access) noexcept;
+    std::size_t hash;
+    std::string_view name;
+    std::string_view device;
+    gpushm::access access;
+  };
+  struct hash {
+    using is_transparent = void;
+    template <typename Key>
+    std::size_t operator()(const Key& key) const noexcept {
+      return key.hash;
+    }
+  };
+  struct equal {
+    using is_transparent = void;
+    template <typename A, typename B>
+    bool operator()(const A& a, const B& b) const noexcept {
+      return a.hash == b.hash && a.access == b.access &&
+             std::string_view(a.name) == std::string_view(b.name) &&
+             std::string_view(a.device) == std::string_view(b.device);
+    }
+  };
+  struct text_hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const noexcept {
+      return std::hash<std::string_view>()(text);
+    }
+  };
+  using prefetched_by_name =
+      std::unordered_map<std::string, prefetched, text_hash, std::equal_to<>>;
+  using ended = std::list<std::shared_ptr<mapping>>;
+
+  // Called with the lock held. They collect ended mappings, which are destroyed after it is
+  // released.
+  void add_user(const std::shared_ptr<mapping>& of);
+  void count_user(mapping& of) noexcept;
+  void leave_unused(mapping& of) noexcept;
+  void forget(mapping& of, ended& out) noexcept;
+  void forget_name(const known_open& name, ended& out) noexcept;
+  void evict(ended& out) noexcept;
+  /// Whether a name still refers to it.
+  [[nodiscard]] static bool is_named(const mapping& of);
+  [[nodiscard]] static bool is_worth_keeping(const mapping& of);
+  [[nodiscard]] static bool is_last_of_group(const mapping& of) noexcept;
+
+  mutable std::mutex mutex_;
+  std::map<std::pair<const connection*, gpushm::generation>, std::weak_ptr<segment_lease>> leases_;
+  cache_bounds bounds_;
+  std::unordered_map<open_key, open_target, hash, equal> by_key_;
+  std::list<std::shared_ptr<mapping>> unused_;  // least recently used first
+  peer_groups groups_;                          // used and unused
+  held_descriptors prefetched_files_{max_held_descriptors()};
+  held_descriptors kept_files_{max_held_descriptors()};
+  std::atomic<bool> has_receipts_{false};
+  prefetched_by_name prefetched_;  // destroyed before the count of its descriptors
+  gpushm::cache_stats stats_;
+};
+
+}  // namespace gpushm::detail

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Creation of segments: of new memory, or of existing memory.
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "base/exporter_bound.hpp"
+#include "base/names.hpp"
+#include "base/syscall.hpp"
+#include "client/segment/client_impl.hpp"
+#include "client/segment/remote_ticket.hpp"
+#include "client/segment/segment_impl.hpp"
+#include "memory/source.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+/// Attaches all chunks in batches; closes each batch's descriptors once it is sent, unless the
+/// lease keeps them, so that a process with few descriptors can share many chunks. `Exporter` has
+/// `export_chunk(index)`, `size_of(index)`.
+template <typename Exporter, typename SizeOf>
+void attach_chunks(segment_lease& lease,
+                   Exporter& memory,
+                   std::uint32_t count,
+                   SizeOf&& size_of,
+                   std::string_view operation,
+                   steady_time deadline) {
+  auto kept = lease.begin_keeping();
+  for (std::uint32_t first = 0; first < count;) {
+    const std::uint32_t end =
+        std::min<std::uint32_t>(count, first + static_cast<std::uint32_t>(wire::max_batch));
+    std::vector<base::guarded_fd> chunks;
+    std::vector<int> numbers;
+    wire::attach batch{lease.info().generation, first, {}};
+    for (std::uint32_t i = first; i < end; ++i) {
+      chunks.push_back(memory.export_chunk(i));
+      numbers.push_back(chunks.back().get());
+      batch.chunk_bytes.push_back(size_of(i));
+    }
+    static_cast<void>(
+        lease.broker()->request(batch, {operation, lease.info().name}, deadline, numbers));
+    if (kept) {
+      std::move(chunks.begin(), chunks.end(), std::back_inserter(kept->files));
+      kept->bytes.insert(kept->bytes.end(), batch.chunk_bytes.begin(), batch.chunk_bytes.end());
+    }
+    first = end;
+  }
+  if (kept) {
+    lease.finish_keeping(std::move(*kept));
+  }
+}
+
+/// Limit, in addition to the broker's delay, of the wait for a name of a dead process that may
+/// still write: a program that is restarted immediately waits for its former name. No event reports
+/// when the name is free.
+constexpr std::chrono::seconds name_retry_limit{5};
+constexpr std::chrono::milliseconds name_poll{5};
+
+answer reserve_name(connection& broker,
+                    const wire::reserve& wanted,
+                    const subject& about,
+                    steady_time deadline,
+                    const std::stop_token& stop) {
+  const auto retry_deadline =
+      std::min(deadline, base::deadline_after(broker.broker().fence_delay + name_retry_limit));
+  std::optional<error> last_failure;
+  for (;;) {
+    try {
+      return broker.request(wanted, about, deadline);
+    } catch (const error& why) {
+      if (why.code() == errc::timed_out && last_failure) {
+        throw error(*last_failure);  // the cause of the timeout
+      }
+      if (why.code() != errc::writer_ending || time_left(retry_deadline) < name_poll) {
+        throw;
+      }
+      last_failure = why;
+    }
+    base::pause_before_retry(name_poll);
+    if (stop.stop_requested()) {
+      throw cancelled(about);
+    }
+  }
+}
+
+}  // namespace
+
+std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> client_impl::reserve_with(
+    wire::reserve wanted,
+    std::string_view operation,
+    steady_time deadline,
+    const std::stop_token& stop) {
+  const auto connected = broker(stop);
+  answer got = reserve_name(*connected, wanted, {operation, wanted.name}, deadline, stop);
+  const auto* reserved = std::get_if<wire::reserved>(&got.body);
+  if (reserved == nullptr ||
+      got.descriptors.size() != (wanted.backend == backend::signals ? 1U : 0U) ||
+      reserved->generation == 0 || reserved->generation > max_generation) {
+    throw unexpected_answer({operation, wanted.name});
+  }
+  wire::segment info{std::move(static_cast<base::segment_facts&>(wanted))};
+  info.generation = reserved->generation;
+  info.slot = reserved->slot;
+  auto lease =
+      leases_->take(connected,
+                    {std::move(info), {}, std::move(wanted.ticket), reserved->receipt, true},
+                    got.granted,
+                    operation);
+  return {std::move(lease),
+          got.descriptors.empty() ? base::guarded_fd() : std::move(got.descriptors.front())};
+}
+
+segment_ptr client_impl::create(std::string_view name, const create_options& options) {
+  check_usable("create", name);
+  base::check_name("create", name);
+  const auto backend = memory::backend_for_create(options.device, options.huge_pages);
+  const auto plan =
+      memory::plan_chunks(options.size_bytes, options.chunk_bytes, backend->granularity());
+  const auto deadline = request_deadline();
+  // From here on an exception releases the lease, which ends the reservation.
+  const auto lease = reserve({{{std::string(name),
+                                options.size_bytes,
+                                plan.total_bytes(),
+                                backend->device(),
+                                plan.count,
+                                backend->kind(),
+                                options.lifetime},
+                               {},
+                               options.replaces}},
+                             "create",
+                             deadline);
+  auto memory = backend->allocate(name, plan, deadline);
+  attach_chunks(
+      *lease,
+      *memory,
+      plan.count,
+      [&](std::uint32_t index) { return plan.size_of(index); },
+      "create",
+      deadline);
+  memory->finish_exports();
+  return first_user(lease, std::move(memory), backend->device());
+}
+
+segment_ptr client_impl::first_user(const std::shared_ptr<segment_lease>& lease,
+                                    std::shared_ptr<memory::region> memory,
+                                    const device_id& device) {
+  auto mapped = std::make_shared<mapping>(lease, std::move(memory), access::read_write, device);
+  lease->put(mapped);
+  leases_->use(mapped);
+  return user_of(std::move(mapped));
+}
+
+// ---- existing memory ----
+
+segment_ptr client_impl::share(std::string_view name,
+                               void* pointer,
+                               std::uint64_t size_bytes,
+                               const share_options& options) {
+  check_usable("share", name);
+  base::check_name("share", name);
+  const std::shared_ptr<memory::source> found = memory::find_source(name, pointer, size_bytes);
+  const bool bound = base::is_exporter_bound(found->kind());
+  if (bound && options.lifetime == lifetime::persistent) {
+    throw error(errc::invalid_argument,
+                "share",
+                name,
+                "cudaMalloc and pool memory is bound to its process and cannot be persistent",
+                "share it as leased, or create a persistent segment and copy");
+  }
+  const auto deadline = request_deadline();
+  const auto lease =
+      reserve({{{std::string(name),
+                 size_bytes,
+                 found->allocated_bytes(),
+                 found->device(),
+                 static_cast<std::uint32_t>(found->chunk_bytes().size()),
+                 found->kind(),
+                 options.lifetime,
+                 found->offset_bytes()},
+                bound ? wire::encode_ticket(describe(*found)) : std::vector<std::byte>()}},
+              "share",
+              deadline);
+  attach_chunks(
+      *lease,
+      *found,
+      lease->info().chunk_count,
+      [&](std::uint32_t index) { return found->chunk_bytes().at(index); },
+      "share",
+      deadline);
+  lease->share(found);
+  auto shared = first_user(lease,
+                           memory::own_memory(name, found->address(), size_bytes, found->device()),
+                           found->device());
+  if (options.publish) {
+    lease->publish(std::as_bytes(std::span(options.metadata)), "share", deadline);
+  }
+  return shared;
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps of an open: use a mapping that this process has, else request the segment from the
+// broker, accept the grant, map the memory, and cache the mapping for the next open.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/exporter_bound.hpp"
+#include "base/names.hpp"
+#include "client/lease/chunk_stream.hpp"
+#include "client/segment/client_impl.hpp"
+#include "client/segment/offers.hpp"
+#include "client/segment/remote_ticket.hpp"
+#include "client/segment/segment_impl.hpp"
+#include "client/session/answer_check.hpp"
+#include "memory/backend.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+/// Upper bound of the timeout in a request: 49 days.
+constexpr std::chrono::milliseconds max_request_wait{std::numeric_limits<std::uint32_t>::max()};
+
+std::uint32_t milliseconds_on_wire(std::chrono::milliseconds timeout) {
+  return static_cast<std::uint32_t>(
+      std::clamp(timeout, std::chrono::milliseconds(0), max_request_wait).count());
+}
+
+}  // namespace
+
+/// The contents of one `Opened`.
+struct granted {
+  std::shared_ptr<segment_lease> lease;
+  chunk_stream chunks;
+};
+
+namespace {
+
+/// Maps memory that is shared as descriptors.
+std::shared_ptr<mapping> map_chunks(granted& what, const open_options& options) {
+  const wire::segment& info = what.lease->info();
+  const auto backend = memory::backend_for_open(info.backend, info.device, options.device);
+  const device_id& user = backend->device();
+  return what.lease->find_or_map(user.text(), options.access, [&] {
+    return std::make_shared<mapping>(
+        what.lease,
+        backend->import({info.name, info.allocated_bytes, options.access, info.offset_bytes},
+                        what.chunks),
+        options.access,
+        user);
+  });
+}
+
+/// Returns the mapping prepared from the offer, else has the driver map it now.
+std::shared_ptr<memory::region> map_remote(granted& what,
+                                           const memory::remote_memory& memory,
+                                           const driver::gpu& user,
+                                           offers& offered,
+                                           steady_time deadline) {
+  for (;;) {
+    try {
+      if (auto ready = offered.take(*what.lease, user)) {
+        return ready;
+      }
+      auto pool = what.chunks.next();  // the descriptor of a pool
+      return memory::open_remote(
+          what.lease->info().name, memory, pool ? std::move(pool->file) : base::guarded_fd(), user);
+    } catch (const error& why) {
+      const bool may_pass =
+          why.code() == errc::gone_or_replaced && memory.kind == backend::cuda_ipc;
+      if (!may_pass || !offers::wait_for_others(deadline)) {
+        throw;
+      }
+    }
+  }
+}
+
+/// Maps memory bound to its exporter; the broker has had the exporter confirm it.
+std::shared_ptr<mapping> map_exporters(granted& what,
+                                       const open_options& options,
+                                       offers& offered,
+                                       steady_time deadline) {
+  const auto& lease = what.lease;
+  const wire::segment& info = lease->info();
+  const auto memory = remote_for(info, lease->ticket());
+  if (memory::is_own(memory)) {
+    return lease->find_or_map("own", options.access, [&] {
+      return std::make_shared<mapping>(
+          lease, memory::open_own(info.name, memory), options.access, info.device);
+    });
+  }
+  const driver::gpu& user = memory::gpu_for_open(memory.device, options.device);
+  return lease->find_or_map(user.id.text(), options.access, [&] {
+    return std::make_shared<mapping>(
+        lease, map_remote(what, memory, user, offered, deadline), options.access, user.id);
+  });
+}
+
+}  // namespace
+
+namespace {
+
+/// `wanted`: a page of timelines or a timeline; nothing: a segment.
+void check_kind(backend is, std::optional<backend> wanted, std::string_view name) {
+  const bool is_registered = is == backend::descriptor;
+  const bool is_segment = is != backend::timeline && is != backend::signals && !is_registered;
+  if (wanted ? is == *wanted : is_segment) {
+    return;
+  }
+  throw error(errc::invalid_argument,
+              "open",
+              name,
+              is_segment                ? "it is a segment, not a timeline"
+              : is == backend::timeline ? "it is a timeline"
+              : is_registered           ? "it is a registered descriptor"
+                                        : "it is a page of timelines",
+              is_segment      ? "open it as a segment (gpushm_client_open)"
+              : is_registered ? "fetch it by its number (gpushm_client_resolve_descriptor)"
+                              : "open a timeline by its name (gpushm_timeline_open)");
+}
+
+}  // namespace
+
+// ---- find ----
+
+/// Opens used or cached mappings without the broker, as long as the state table shows no change.
+segment_ptr client_impl::find(std::string_view name, const open_options& options) {
+  auto found = leases_->find(name, options.device, options.access, options.expected_size_bytes);
+  return found ? user_of(std::move(found)) : nullptr;
+}
+
+// ---- request ----
+
+client_impl::open_reply client_impl::request_open(std::string_view name,
+                                                  gpushm::generation generation,
+                                                  const open_options& options,
+                                                  offers& offered) {
+  base::check_name("open", name);
+  const auto name_deadline = base::deadline_after(options.timeout);
+  for (;;) {
+    auto connected = broker(options.stop);
+    const auto timeout = options.timeout <= std::chrono::milliseconds(0)
+                             ? std::chrono::milliseconds(0)
+                             : std::min(time_left(name_deadline), max_request_wait);
+    answer got = connected->open(wire::open{std::string(name),
+                                            options.expected_size_bytes,
+                                            static_cast<std::uint32_t>(timeout.count()),
+                                            generation},
+                                 {"open", name},
+                                 base::later(request_deadline(), timeout),
+                                 options.stop,
+                                 [&](answer offer) { offered.map(std::move(offer), name); });
+    const auto* opened = std::get_if<wire::opened>(&got.body);
+    offered.settle(opened == nullptr ? std::vector<gpushm::generation>()
+                                     : std::vector{opened->segment.generation});
+    const auto* failure = std::get_if<wire::failure>(&got.body);
+    if (failure != nullptr && failure->code == errc::no_such_segment &&
+        timeout == max_request_wait) {
+      continue;  // the caller's timeout exceeds that of a request
+    }
+    return {std::move(connected), std::move(got)};
+  }
+}
+
+// ---- accept, map, cache ----
+
+std::shared_ptr<segment_lease> client_impl::accept(open_reply& answered,
+                                                   std::string_view name,
+                                                   std::uint64_t expected_size_bytes,
+                                                   std::optional<backend> kind) {
+  answer& got = answered.got;
+  if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
+    throw from_wire(*failure, {"open", name});
+  }
+  auto* const opened = std::get_if<wire::opened>(&got.body);
+  if (opened == nullptr) {
+    throw unexpected_answer({"open", name});
+  }
+  check_opened(*opened, got.descriptors.size(), name, expected_size_bytes);
+  check_kind(opened->segment.backend, kind, name);
+  return leases_->take(answered.broker,
+                       {std::move(opened->segment),
+                        std::move(opened->metadata),
+                        std::move(opened->ticket),
+                        opened->receipt},
+                       got.granted,
+                       "open");
+}
+
+segment_ptr client_impl::use(open_reply answered,
+                             std::string_view name,
+                             const open_options& options,
+                             offers& offered,
+                             steady_time begin) {
+  const auto lease = accept(answered, name, options.expected_size_bytes, std::nullopt);
+  auto& opened = std::get<wire::opened>(answered.got.body);
+  granted what{lease,
+               {lease,
+                {std::move(opened.chunk_bytes), std::move(answered.got.descriptors)},
+                options_.request_limit}};
+  return map_and_keep(what, options, offered, begin);
+}
+
+segment_ptr client_impl::map_and_keep(granted& what,
+                                      const open_options& options,
+                                      offers& offered,
+                                      steady_time begin) {
+  const auto& lease = what.lease;
+  const auto answered = std::chrono::steady_clock::now();
+  try {
+    std::shared_ptr<mapping> mapped;
+    if (base::is_exporter_bound(lease->info().backend)) {
+      mapped = map_exporters(what, options, offered, request_deadline());
+      leases_->use(mapped);  // not cached: each open needs the exporter's confirmation
+    } else {
+      mapped = map_chunks(what, options);
+      leases_->keep(mapped, options.device);
+    }
+    auto user = user_of(std::move(mapped));
+    const auto end = std::chrono::steady_clock::now();
+    lease->broker()->opened_in(end - begin, end - answered);
+    return user;
+  } catch (const error& why) {
+    lease->broker()->open_failed(why.code());
+    throw why.in("open", lease->info().name);
+  }
+}
+
+segment_ptr client_impl::use_prefetched(std::string_view name,
+                                        gpushm::generation generation,
+                                        const open_options& options) {
+  auto ready = leases_->take_prefetched(name, options.expected_size_bytes, generation);
+  if (!ready) {
+    return nullptr;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  granted what{
+      ready->lease,
+      {ready->lease, {std::move(ready->bytes), std::move(ready->files)}, options_.request_limit}};
+  offers none(options);
+  return map_and_keep(what, options, none, begin);
+}
+
+// ---- open, try_open, open_generation ----
+
+segment_ptr client_impl::open(std::string_view name, const open_options& options) {
+  return open_generation(name, 0, options);
+}
+
+segment_ptr client_impl::try_open(std::string_view name, const open_options& options) {
+  check_usable("open", name);
+  if (auto found = find(name, options)) {
+    return found;
+  }
+  if (auto ready = use_prefetched(name, 0, options)) {
+    return ready;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  offers offered(options);
+  open_reply answered = request_open(name, 0, options, offered);
+  if (const auto* failure = std::get_if<wire::failure>(&answered.got.body);
+      failure != nullptr &&
+      (failure->code == errc::no_such_segment || failure->code == errc::peer_died ||
+       failure->code == errc::writer_ending)) {
+    return nullptr;
+  }
+  return use(std::move(answered), name, options, offered, begin);
+}
+
+segment_ptr client_impl::open_generation(std::string_view name,
+                                         gpushm::generation generation,
+                                         const open_options& options) {
+  check_usable("open", name);
+  auto opened = find(name, options);
+  if (!opened) {
+    opened = use_prefetched(name, generation, options);
+  }
+  if (!opened) {
+    const auto begin = std::chrono::steady_clock::now();
+    offers offered(options);
+    opened = use(request_open(name, generation, options, offered), name, options, offered, begin);
+  }
+  // Older brokers ignore that field of `Open` and answer with any segment of the name.
+  if (generation != 0 && opened->info().generation != generation) {
+    throw error(errc::gone_or_replaced,
+                "open",
+                name,
+                "the exporter now shares other memory under this name",
+                "use the exporter's newest ticket");
+  }
+  return opened;
+}
+
+// ---- open_many ----
+
+std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const std::string> names,
+                                                              const open_options& options) {
+  check_usable("open", {});
+  for (const std::string& name : names) {
+    base::check_name("open", name);
+  }
+  std::vector<open_outcome> results(names.size());
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    try {
+      results[i].opened = find(names[i], options);
+      if (!results[i].opened) {
+        results[i].opened = use_prefetched(names[i], 0, options);
+      }
+      if (!results[i].opened) {
+        missing.push_back(i);
+      }
+    } catch (const error& why) {
+      results[i].failure = why;
+    }
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const auto name_deadline = base::later(begin, options.timeout);
+  for (std::size_t first = 0; first < missing.size(); first += names_per_batch) {
+    const std::size_t count = std::min(names_per_batch, missing.size() - first);
+    open_options batch = options;
+    batch.timeout = time_left(name_deadline);
+    open_batch(names, std::span(missing).subspan(first, count), batch, begin, results);
+  }
+  return results;
+}
+
+/// Opens those of `names` whose indices are in `wanted`. Receives all answers before it maps the
+/// first: mapping may need to request chunks, and to wait for other threads that do.
+void client_impl::open_batch(std::span<const std::string> names,
+                             std::span<const std::size_t> wanted,
+                             const open_options& options,
+                             steady_time begin,
+                             std::span<open_outcome> results) {
+  wire::open_many request{{}, options.expected_size_bytes, milliseconds_on_wire(options.timeout)};
+  for (const std::size_t index : wanted) {
+    request.names.push_back(names[index]);
+  }
+  const auto connected = broker(options.stop);
+  const auto deadline =
+      base::later(request_deadline(), std::clamp(options.timeout, {}, max_request_wait));
+  offers offered(options);
+  std::vector<answer> answers = connected->open_many(
+      std::move(request), {"open", {}}, deadline, options.stop, [&](answer offer) {
+        const std::uint32_t index = std::get<wire::waiting>(offer.body).index;
+        if (index < wanted.size()) {
+          offered.map(std::move(offer), names[wanted[index]]);
+        }
+      });
+  std::vector<gpushm::generation> granted_generations;
+  for (const answer& got : answers) {
+    if (const auto* opened = std::get_if<wire::opened>(&got.body)) {
+      granted_generations.push_back(opened->segment.generation);
+    }
+  }
+  offered.settle(granted_generations);
+  std::vector<bool> answered(wanted.size());
+  for (answer& got : answers) {
+    const auto* failure = std::get_if<wire::failure>(&got.body);
+    const auto* opened = std::get_if<wire::opened>(&got.body);
+    const std::uint32_t index = failure != nullptr  ? failure->index
+                                : opened != nullptr ? opened->index
+                                                    : static_cast<std::uint32_t>(wanted.size());
+    if (index >= wanted.size() || answered[index]) {
+      throw unexpected_answer({"open", {}});
+    }
+    answered[index] = true;
+    open_outcome& result = results[wanted[index]];
+    const std::string& name = names[wanted[index]];
+    try {
+      result.opened = use({connected, std::move(got)}, name, options, offered, begin);
+    } catch (const error& why) {
+      result.failure = why;
+    }
+  }
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (!answered[i]) {
+      results[wanted[i]].failure = cancelled({"open", names[wanted[i]]});
+    }
+  }
+}
+
+}  // namespace gpushm::detail

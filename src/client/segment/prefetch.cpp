@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefetching: requests in advance what opens will need from the broker.
+#include <algorithm>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/exporter_bound.hpp"
+#include "base/log.hpp"
+#include "client/segment/client_impl.hpp"
+#include "client/session/answer_check.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+constexpr std::size_t chunks_per_batch = wire::max_batch;
+
+/// True if one packet has everything that an open maps, and if the cache keeps the mapping.
+bool can_be_prefetched(const wire::segment& what, bool any_lifetime = false) {
+  const bool has_name =
+      what.state == segment_state::live || what.state == segment_state::exporter_gone;
+  return what.published && has_name && (any_lifetime || what.lifetime == lifetime::persistent) &&
+         !base::ends_with_creator(what.backend) && what.backend != backend::signals &&
+         what.backend != backend::descriptor && what.chunk_count <= chunks_per_batch;
+}
+
+/// The broker has no room: it would refuse further requests, too.
+bool is_full(errc why) {
+  return why == errc::share_exceeded || why == errc::out_of_memory ||
+         why == errc::too_many_requests || why == errc::too_many_descriptors;
+}
+
+/// Requested: answers that wait for an exporter are not waited for.
+std::stop_token no_wait() {
+  std::stop_source stop;
+  stop.request_stop();
+  return stop.get_token();
+}
+
+}  // namespace
+
+std::size_t client_impl::prefetch(std::string_view prefix, steady_time deadline) {
+  check_usable("prefetch", prefix);
+  const subject about{"prefetch", prefix};
+  const auto connected = broker();
+  std::size_t count = 0;
+  std::vector<std::string> batch;
+  std::size_t chunks = 0;
+  bool full = false;
+  const auto fetch = [&] {
+    if (!batch.empty()) {
+      full = !prefetch_batch(connected, std::exchange(batch, {}), about, deadline, count);
+      chunks = 0;
+    }
+  };
+  for (std::string after; !full;) {
+    const answer got = connected->request(wire::list{std::string(prefix), after}, about, deadline);
+    const auto* page = std::get_if<wire::listing>(&got.body);
+    if (page == nullptr ||
+        (page->more && (page->segments.empty() || page->segments.back().name <= after))) {
+      throw unexpected_answer(about);  // would loop forever
+    }
+    for (const wire::segment& each : page->segments) {
+      if (full || !can_be_prefetched(each)) {
+        continue;
+      }
+      if (batch.size() == names_per_batch || chunks + each.chunk_count > chunks_per_batch) {
+        fetch();
+      }
+      if (leases_->should_prefetch(*connected, each.generation, chunks + each.chunk_count)) {
+        batch.push_back(each.name);
+        chunks += each.chunk_count;
+      }
+    }
+    if (!page->more) {
+      break;
+    }
+    after = page->segments.back().name;
+  }
+  if (!full) {
+    fetch();
+  }
+  return count;
+}
+
+/// Returns false if there is no room for more.
+bool client_impl::prefetch_batch(const std::shared_ptr<connection>& connected,
+                                 const std::vector<std::string>& names,
+                                 const subject& about,
+                                 steady_time deadline,
+                                 std::size_t& count) {
+  return keep_prefetched(
+      connected, connected->open_many({names, 0, 0}, about, deadline), names, false, about, count);
+}
+
+bool client_impl::keep_prefetched(const std::shared_ptr<connection>& connected,
+                                  std::vector<answer> answers,
+                                  std::span<const std::string> names,
+                                  bool any_lifetime,
+                                  const subject& about,
+                                  std::size_t& count) {
+  bool has_room = true;
+  for (answer& got : answers) {
+    if (const auto* refused = std::get_if<wire::failure>(&got.body)) {
+      has_room = has_room && !is_full(refused->code);  // otherwise the segment ended meanwhile
+      continue;
+    }
+    auto* const opened = std::get_if<wire::opened>(&got.body);
+    if (opened == nullptr || opened->index >= names.size()) {
+      throw unexpected_answer(about);
+    }
+    check_opened(*opened, got.descriptors.size(), names[opened->index], 0);
+    // Since the listing, another segment may have taken the name; and some descriptors may be
+    // missing.
+    if (!can_be_prefetched(opened->segment, any_lifetime) ||
+        got.descriptors.size() != opened->segment.chunk_count) {
+      continue;
+    }
+    lease_table::prefetched result;
+    result.lease = leases_->take(connected,
+                                 {std::move(opened->segment),
+                                  std::move(opened->metadata),
+                                  std::move(opened->ticket),
+                                  opened->receipt},
+                                 got.granted,
+                                 about.operation);
+    result.bytes = std::move(opened->chunk_bytes);
+    result.files = std::move(got.descriptors);
+    count += leases_->put(std::move(result)) ? 1U : 0U;
+  }
+  return has_room;
+}
+
+void client_impl::prefetch_names() {
+  const subject about{"connect", options_.socket_path};
+  const std::span<const std::string> all = options_.prefetch;
+  const auto deadline = request_deadline();
+  std::size_t count = 0;
+  try {
+    const auto connected = broker();
+    bool has_room = true;
+    for (std::size_t first = 0; has_room && first < all.size(); first += names_per_batch) {
+      const auto names = all.subspan(first, std::min(names_per_batch, all.size() - first));
+      auto answers = first == 0 ? connected->take_early(about, deadline) : std::nullopt;
+      if (!answers) {
+        answers =
+            connected->open_many({{names.begin(), names.end()}, 0, 0}, about, deadline, no_wait());
+      }
+      has_room = keep_prefetched(connected, *std::move(answers), names, true, about, count);
+    }
+  } catch (const error& why) {
+    if (why.code() == errc::protocol_error || why.code() == errc::forked) {
+      throw;
+    }
+    base::log(log_level::debug, why.what());
+  }
+}
+
+}  // namespace gpushm::detail

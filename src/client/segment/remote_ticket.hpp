@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "client/lease/segment_lease.hpp"
+#include "memory/remote_memory.hpp"
+#include "memory/source.hpp"
+#include "wire/messages.hpp"
+#include "wire/ticket.hpp"
+
+namespace gpushm::detail {
+
+/// Returns the ticket's description of memory bound to its exporter; nothing for memory that is
+/// shared as descriptors.
+[[nodiscard]] std::optional<memory::remote_memory> remote_of(const wire::ticket& described);
+
+/// Returns the description in `ticket` of the segment that it came with. Throws invalid_ticket if
+/// they do not match.
+[[nodiscard]] memory::remote_memory remote_for(const wire::segment& what,
+                                               std::span<const std::byte> ticket);
+
+/// Returns a ticket for `found`, without what only a broker can provide.
+[[nodiscard]] wire::ticket describe(const memory::source& found);
+
+/// What a ticket says of a segment of a broker. `socket_path`: see gpushm_export_segment.
+[[nodiscard]] wire::broker_reference broker_reference_of(const segment_lease& lease,
+                                                         std::string_view socket_path);
+
+}  // namespace gpushm::detail

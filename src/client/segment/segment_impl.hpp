@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "base/log.hpp"
+#include "client/lease/lease_table.hpp"
+#include "client/lease/mapping.hpp"
+#include "client/session/fork_guard.hpp"
+#include "gpushm/gpushm.h"
+
+/// One use of a mapping, counted by its handles: the handle of the C interface.
+struct gpushm_segment {
+ public:
+  /// Takes over one use of `mapped` that was counted in `cache`; without a cache (null), uses are
+  /// not counted.
+  gpushm_segment(std::shared_ptr<gpushm::detail::lease_table> cache,
+                 std::shared_ptr<gpushm::detail::mapping> mapped,
+                 std::chrono::milliseconds timeout)
+      : leases_(std::move(cache)), mapping_(std::move(mapped)), request_timeout_(timeout) {}
+  gpushm_segment(const gpushm_segment&) = delete;
+  gpushm_segment& operator=(const gpushm_segment&) = delete;
+
+  void take_handle() const noexcept { handles_.fetch_add(1, std::memory_order_relaxed); }
+  void end_handle() const noexcept {
+    if (handles_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete this;  // NOLINT(cppcoreguidelines-owning-memory): owned by its handles
+    }
+  }
+
+  /// Keeps `client`, through which it was imported, alive.
+  void keep(std::shared_ptr<const void> client) noexcept { client_ = std::move(client); }
+  [[nodiscard]] const gpushm::detail::mapping& mapped() const noexcept { return *mapping_; }
+  [[nodiscard]] gpushm::memory::region& region() const noexcept { return mapping_->region(); }
+  [[nodiscard]] const gpushm::wire::segment& info() const noexcept { return mapping_->info(); }
+  /// Throws invalid_argument for memory that was imported without a broker.
+  [[nodiscard]] gpushm::detail::segment_lease& lease(std::string_view operation) const;
+  [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
+  [[nodiscard]] std::chrono::milliseconds request_limit() const noexcept {
+    return request_timeout_;
+  }
+
+ private:
+  /// Runs on the thread that releases the last handle, which may be a library's.
+  ~gpushm_segment() {
+    if (forks_ != gpushm::detail::fork_count()) {
+      gpushm::detail::leak(mapping_);
+      gpushm::detail::leak(leases_);
+      gpushm::detail::leak(client_);
+      return;
+    }
+    const gpushm::base::held_log_lines lines;
+    if (leases_) {
+      leases_->release(std::move(mapping_));
+    }
+    mapping_.reset();
+    leases_.reset();
+    client_.reset();
+  }
+
+  std::shared_ptr<const void> client_;  // destroyed last
+  std::shared_ptr<gpushm::detail::lease_table> leases_;
+  std::shared_ptr<gpushm::detail::mapping> mapping_;
+  std::chrono::milliseconds request_timeout_;
+  std::uint64_t forks_ = gpushm::detail::fork_count();
+  mutable std::atomic<std::uint32_t> handles_{1};
+};
+
+namespace gpushm::detail {
+
+struct handle_ender {
+  void operator()(const gpushm_segment* handle) const noexcept { handle->end_handle(); }
+};
+/// An owning handle.
+using segment_ptr = std::unique_ptr<gpushm_segment, handle_ender>;
+
+}  // namespace gpushm::detail

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/session/answer_check.hpp"
+
+#include "base/exporter_bound.hpp"
+#include "gpushm/error.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+bool has_sane_numbers(const wire::segment& what) {
+  return what.generation != 0 && what.generation <= max_generation && what.size_bytes != 0 &&
+         what.size_bytes <= what.allocated_bytes &&
+         what.offset_bytes <= what.allocated_bytes - what.size_bytes &&
+         base::is_on_host(what.backend) == (what.device.kind == device_kind::host);
+}
+
+bool has_fitting_chunks(const wire::opened& answer) {
+  const wire::segment& what = answer.segment;
+  const bool bound = base::ends_with_creator(what.backend);
+  const auto fixed = base::fixed_chunks(what.backend);
+  if (fixed ? what.chunk_count != *fixed : what.chunk_count == 0) {
+    return false;
+  }
+  if (base::has_ticket(what.backend) == answer.ticket.empty() ||
+      answer.chunk_bytes.size() > what.chunk_count) {
+    return false;
+  }
+  std::uint64_t left = what.allocated_bytes;
+  for (const std::uint64_t bytes : answer.chunk_bytes) {
+    if (bytes == 0 || bytes > left) {
+      return false;
+    }
+    left -= bytes;
+  }
+  // Chunks are never empty: either all have arrived, or there are bytes left for the others.
+  return (answer.chunk_bytes.size() == what.chunk_count) == (left == 0) || bound;
+}
+
+}  // namespace
+
+void check_opened(const wire::opened& answer,
+                  std::size_t descriptors,
+                  std::string_view name,
+                  std::uint64_t expected_size_bytes) {
+  const bool matches_request =
+      answer.segment.name == name &&
+      (expected_size_bytes == 0 || expected_size_bytes == answer.segment.size_bytes);
+  if (!matches_request || descriptors != answer.chunk_bytes.size() ||
+      answer.metadata.size() > max_metadata_bytes || !has_sane_numbers(answer.segment) ||
+      !has_fitting_chunks(answer)) {
+    throw error(errc::protocol_error,
+                "open",
+                name,
+                "the broker's answer contradicts itself or its request",
+                "use a broker of the same version; a hostile broker may also send such answers");
+  }
+}
+
+}  // namespace gpushm::detail

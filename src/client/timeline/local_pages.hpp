@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "base/fork_guard.hpp"
+#include "client/timeline/signal_pages.hpp"
+#include "wire/ticket.hpp"
+
+namespace gpushm::detail {
+
+class signaler_watch;
+
+/// Pages of timelines that need no broker: memfds of this process, and those of others that tickets
+/// name, opened through /proc. Each member could write them: such timelines are advisory.
+///
+/// Thread-safety: safe.
+class local_pages {
+ public:
+  /// The only object in the process; never destroyed.
+  static local_pages& instance();
+
+  /// A word that no timeline has had, and the ticket by which others reach it. Throws
+  /// not_exportable (nothing proves the end of this process: MPS, or no pidfd),
+  /// too_many_descriptors, out_of_memory, system_error.
+  [[nodiscard]] std::pair<own_words, wire::ticket> take();
+  /// The word of a ticket that has a word reference. Does not block. Throws invalid_ticket,
+  /// peer_died, peer_unreachable (another PID namespace), permission_denied, gone_or_replaced (its
+  /// process has closed all timelines of that page), too_many_descriptors, system_error.
+  [[nodiscard]] own_words open(const wire::ticket& described);
+
+ private:
+  /// Of a file system, an inode number.
+  using key = std::pair<std::uint64_t, std::uint64_t>;
+
+  [[nodiscard]] std::shared_ptr<mapped_page> find(const key& which);
+  [[nodiscard]] std::shared_ptr<mapped_page> remember(const key& which,
+                                                      std::shared_ptr<mapped_page> page);
+  [[nodiscard]] std::shared_ptr<signaler_watch> watch();
+  void forget_in_child();
+
+  base::fork_safe_mutex mutex_;
+  std::uint64_t created_in_ = base::fork_generation();
+  std::weak_ptr<mapped_page> newest_;  ///< of this process
+  wire::ticket ticket_of_newest_;
+  std::uint32_t next_word_ = 0;  ///< in `newest_`
+  std::map<key, std::weak_ptr<mapped_page>> all_;
+  std::weak_ptr<signaler_watch> watch_;
+};
+
+}  // namespace gpushm::detail

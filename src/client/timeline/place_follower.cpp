@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/timeline/place_follower.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "client/lease/segment_lease.hpp"
+#include "client/session/fork_guard.hpp"
+
+namespace gpushm::detail {
+
+word_place::word_place(std::shared_ptr<segment_lease> lease, own_words words) noexcept
+    : lease_(std::move(lease)),
+      words_(std::move(words)),
+      reader_(words_.page->page(), words_.first) {}
+
+std::int32_t word_place::signaler() const noexcept {
+  return lease_ == nullptr ? 0 : lease_->info().creator_pid;
+}
+
+void word_place::latch(const sync::reading& terminal) const noexcept {
+  seen_last_.store(terminal.last, std::memory_order_relaxed);
+  seen_terminal_.store(terminal.word, std::memory_order_release);
+}
+
+sync::reading word_place::read() const noexcept {
+  if (const std::uint64_t seen = seen_terminal_.load(std::memory_order_acquire); seen != 0) {
+    return {seen, seen_last_.load(std::memory_order_relaxed)};
+  }
+  const sync::reading now = reader_.read();
+  if (sync::is_terminal(now.word)) {
+    latch(now);
+  }
+  return now;
+}
+
+sync::wait_result word_place::wait(const sync::condition& wanted,
+                                   std::chrono::milliseconds timeout,
+                                   const std::stop_token& stop) const noexcept {
+  auto result = sync::result_of(read(), wanted);
+  if (result == sync::wait_result::timed_out && timeout > std::chrono::milliseconds(0)) {
+    result = sync::wait(reader_, wanted, base::deadline_after(timeout), stop);
+    if (result == sync::wait_result::ended || result == sync::wait_result::moved) {
+      static_cast<void>(read());  // seen
+    }
+  }
+  return result;
+}
+
+place_follower::place_ptr place_follower::now() const {
+  const std::lock_guard lock(mutex_);
+  return place_;
+}
+
+bool place_follower::was_released_too_soon(const word_place& left,
+                                           std::uint64_t wanted,
+                                           bool wants_flags) const noexcept {
+  return wants_flags || left.read().value().value_or(0) < wanted;
+}
+
+void place_follower::move(const place_ptr& from, place_ptr next) {
+  const std::lock_guard lock(mutex_);
+  if (place_ != from) {
+    return;
+  }
+  earlier_.push_back(from);
+  too_soon_ = too_soon_ || was_released_too_soon(*from, wanted_, wants_flags_);
+  place_ = std::move(next);
+}
+
+void place_follower::note(const place_ptr& at, const sync::condition& wanted) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (place_ != at) {
+    too_soon_ = too_soon_ || was_released_too_soon(*at, wanted.value, wanted.any_bit);
+  } else if (wanted.any_bit) {
+    wants_flags_ = true;
+  } else {
+    wanted_ = std::max(wanted_, wanted.value);
+  }
+}
+
+place_follower::state place_follower::look() {
+  const std::lock_guard lock(mutex_);
+  const sync::reading now = place_->read();
+  too_soon_ = too_soon_ || (now.kind() == sync::word_kind::moved &&
+                            was_released_too_soon(*place_, wanted_, wants_flags_));
+  const bool too_soon = std::exchange(too_soon_, false);
+  if (too_soon) {
+    wanted_ = 0;
+  }
+  return {place_, wanted_, wants_flags_, too_soon};
+}
+
+void place_follower::leak() noexcept {
+  detail::leak(place_);
+  for (auto& each : earlier_) {
+    detail::leak(each);
+  }
+}
+
+}  // namespace gpushm::detail

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <vector>
+
+#include "client/timeline/signal_pages.hpp"
+#include "sync/cpu_wait.hpp"
+#include "sync/signal_page.hpp"
+
+namespace gpushm::detail {
+
+/// One word that a timeline has, or had before a hand-over. Once seen terminal, it stays so for
+/// this process: a stream of a signaler that was ended could still store a value there.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class word_place {
+ public:
+  /// `lease`: null without a broker.
+  word_place(std::shared_ptr<segment_lease> lease, own_words words) noexcept;
+
+  /// Precondition: it has one.
+  [[nodiscard]] segment_lease& lease() const noexcept { return *lease_; }
+  [[nodiscard]] const own_words& words() const noexcept { return words_; }
+  /// Its process, as the broker sees it; 0: not known.
+  [[nodiscard]] std::int32_t signaler() const noexcept;
+  /// Precondition: it is this process's own.
+  [[nodiscard]] sync::timeline_writer writer() const noexcept {
+    return {words_.page->own_page(), words_.first};
+  }
+  /// The word now, or the terminal one that was seen first.
+  [[nodiscard]] sync::reading read() const noexcept;
+  /// As sync::wait; a timeout of 0 makes no system call.
+  [[nodiscard]] sync::wait_result wait(const sync::condition& wanted,
+                                       std::chrono::milliseconds timeout,
+                                       const std::stop_token& stop = {}) const noexcept;
+
+ private:
+  void latch(const sync::reading& terminal) const noexcept;
+
+  std::shared_ptr<segment_lease> lease_;
+  own_words words_;
+  sync::timeline_reader reader_;
+  mutable std::atomic<std::uint64_t> seen_last_{0};
+  mutable std::atomic<std::uint64_t> seen_terminal_{0};  ///< 0: none
+};
+
+/// Follows a timeline from one word to the next one, and knows which waits of streams of this
+/// process a hand-over has released.
+///
+/// Invariant: each wait of a stream is noted with the place whose word the stream reads, which the
+/// call that enqueues it has read once. So it makes no difference for `look` whether a hand-over is
+/// noticed before, while or after the wait is enqueued.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe. No call blocks for long.
+class place_follower {
+ public:
+  using place_ptr = std::shared_ptr<const word_place>;
+
+  explicit place_follower(place_ptr first) noexcept : place_(std::move(first)) {}
+
+  [[nodiscard]] place_ptr now() const;
+  /// Goes on with `next`, unless another thread has left `from` before. The place that was left
+  /// stays mapped as long as this exists: streams may still read it.
+  void move(const place_ptr& from, place_ptr next);
+  /// A wait for `wanted` was enqueued on a stream, at a place that `now` has returned.
+  void note(const place_ptr& at, const sync::condition& wanted) noexcept;
+
+  struct state {
+    place_ptr at;
+    std::uint64_t wanted = 0;  ///< the largest value for which a stream waits
+    bool wants_flags = false;
+    bool was_released_too_soon = false;  ///< by a hand-over; reported once
+  };
+  [[nodiscard]] state look();
+
+  /// In a forked child: the places are not destroyed.
+  void leak() noexcept;
+
+ private:
+  [[nodiscard]] bool was_released_too_soon(const word_place& left,
+                                           std::uint64_t wanted,
+                                           bool wants_flags) const noexcept;
+
+  mutable std::mutex mutex_;
+  place_ptr place_;
+  std::vector<place_ptr> earlier_;
+  std::uint64_t wanted_ = 0;
+  bool wants_flags_ = false;
+  bool too_soon_ = false;
+};
+
+}  // namespace gpushm::detail

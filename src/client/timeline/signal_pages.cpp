@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/timeline/signal_pages.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <array>
+#include <bitset>
+#include <cstdio>
+#include <new>
+#include <numeric>
+#include <utility>
+
+#include "base/unique_fd.hpp"
+#include "client/session/connection.hpp"
+#include "streams/retired_pages.hpp"
+
+namespace gpushm::detail {
+
+namespace {
+
+/// Whether the kernel would open the file of a descriptor, which is open for reading only, for
+/// writing.
+bool may_be_opened_for_writing(int file) noexcept {
+  // Of this thread: a thread can have a descriptor table of its own.
+  std::array<char, 64> path{};
+  std::snprintf(path.data(), path.size(), "/proc/thread-self/fd/%d", file);
+  return static_cast<bool>(base::unique_fd(::open(path.data(), O_RDWR | O_CLOEXEC)));
+}
+
+/// Of the broker that has its lease now.
+epoch epoch_of(const mapped_page& page) {
+  return page.lease().where().first->broker().epoch;
+}
+
+}  // namespace
+
+mapped_page::mapped_page(std::shared_ptr<segment_lease> lease, int file, bool is_own)
+    : lease_(std::move(lease)),
+      mapping_(base::map_file(
+          "timeline", file, static_cast<std::size_t>(lease_->info().allocated_bytes), is_own)),
+      page_(static_cast<sync::signal_page*>(mapping_.get().address)),
+      is_own_(is_own),
+      is_writable_(is_own || may_be_opened_for_writing(file)),
+      registered_(std::make_unique<streams::registered_page>(page_, is_own)) {}
+
+mapped_page::mapped_page(int file, bool is_own, std::shared_ptr<const void> keeps)
+    : keeps_(std::move(keeps)),
+      mapping_(base::map_file("timeline", file, sync::signal_page_bytes, is_own)),
+      page_(static_cast<sync::signal_page*>(mapping_.get().address)),
+      is_own_(is_own),
+      is_writable_(true),
+      registered_(std::make_unique<streams::registered_page>(page_, is_own)) {}
+
+mapped_page::~mapped_page() {
+  streams::retired_pages::of_process().add(std::move(mapping_), std::move(registered_));
+}
+
+// ---- free words ----
+
+/// Ended timelines that nobody has open any more.
+void signal_pages::collect_ended(own& of) {
+  std::erase_if(of.ended, [&](const ended_words& each) {
+    if (each.broker->may_exist(each.slot, each.generation)) {
+      return false;
+    }
+    for (std::uint32_t i = 0; i != each.count; ++i) {
+      of.free.push_back(each.first + i);
+    }
+    return true;
+  });
+}
+
+/// Precondition of reuse: the words of `count` > 1 follow each other.
+std::optional<std::uint32_t> signal_pages::take_from(own& of, std::uint32_t count) {
+  if (count == 1 && !of.free.empty()) {
+    const std::uint32_t first = of.free.front();
+    of.free.pop_front();
+    return first;
+  }
+  std::bitset<sync::words_per_page> free;
+  for (const std::uint32_t each : of.free) {
+    free.set(each);
+  }
+  std::uint32_t run = 0;
+  for (std::uint32_t i = 0; i != sync::words_per_page; ++i) {
+    run = free.test(i) ? run + 1 : 0;
+    if (run == count) {
+      const std::uint32_t first = i + 1 - count;
+      std::erase_if(of.free, [&](std::uint32_t each) { return each >= first && each <= i; });
+      return first;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<own_words> signal_pages::take_free(std::uint32_t count) {
+  const std::lock_guard lock(mutex_);
+  for (own& each : own_) {
+    if (each.page->lease().state() != segment_state::live) {
+      continue;  // lost with its broker: nobody could open it
+    }
+    auto first = take_from(each, count);
+    if (!first && !each.ended.empty()) {
+      collect_ended(each);
+      first = take_from(each, count);
+    }
+    if (first) {
+      return own_words{each.page, *first};
+    }
+  }
+  return std::nullopt;
+}
+
+own_words signal_pages::add(std::shared_ptr<mapped_page> page, std::uint32_t count) {
+  const std::lock_guard lock(mutex_);
+  own& added = own_.emplace_back(own{page, {}, {}});
+  added.free.resize(sync::words_per_page);
+  std::iota(added.free.begin(), added.free.end(), 0U);
+  // Another thread may have added one, too: both are used.
+  return {std::move(page), *take_from(added, count)};
+}
+
+signal_pages::own* signal_pages::owner_of(const own_words& words) noexcept {
+  const auto at = std::find_if(
+      own_.begin(), own_.end(), [&](const own& each) { return each.page == words.page; });
+  return at == own_.end() ? nullptr : &*at;
+}
+
+void signal_pages::give_back(const own_words& words, std::uint32_t count) noexcept {
+  const std::lock_guard lock(mutex_);
+  own* const of = owner_of(words);
+  for (std::uint32_t i = 0; of != nullptr && i != count; ++i) {
+    try {
+      of->free.push_back(words.first + i);
+    } catch (const std::bad_alloc&) {  // the word is not used again
+      return;
+    }
+  }
+}
+
+void signal_pages::end(const own_words& words,
+                       std::uint32_t count,
+                       const segment_lease& lease,
+                       sync::word_kind how) noexcept {
+  for (std::uint32_t i = 0; i != count; ++i) {
+    sync::timeline_writer(words.page->own_page(), words.first + i).close(how);
+  }
+  const std::lock_guard lock(mutex_);
+  if (own* const of = owner_of(words); of != nullptr) {
+    try {
+      auto [broker, slot] = lease.where();
+      of->ended.push_back({words.first, count, std::move(broker), slot, lease.info().generation});
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is not used again
+    }
+  }
+}
+
+void signal_pages::keep(std::shared_ptr<mapped_page> page) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    kept_.push_back(page);
+  } catch (const std::bad_alloc&) {
+    leak(page);
+  }
+}
+
+// ---- open pages ----
+
+std::shared_ptr<mapped_page> signal_pages::find(const epoch& broker,
+                                                gpushm::generation generation) {
+  const std::lock_guard lock(mutex_);
+  for (const own& each : own_) {
+    if (each.page->lease().info().generation == generation && epoch_of(*each.page) == broker) {
+      return each.page;
+    }
+  }
+  const auto at = others_.find(generation);
+  auto result = at == others_.end() ? nullptr : at->second.lock();
+  return result && epoch_of(*result) == broker ? result : nullptr;
+}
+
+std::shared_ptr<mapped_page> signal_pages::remember(std::shared_ptr<mapped_page> opened) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(others_, [](const auto& each) { return each.second.expired(); });
+  auto& place = others_[opened->lease().info().generation];
+  if (auto earlier = place.lock(); earlier && epoch_of(*earlier) == epoch_of(*opened)) {
+    return earlier;
+  }
+  place = opened;
+  return opened;
+}
+
+}  // namespace gpushm::detail

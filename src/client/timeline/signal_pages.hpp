@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/file.hpp"
+#include "client/lease/segment_lease.hpp"
+#include "streams/registered_page.hpp"
+#include "sync/signal_page.hpp"
+
+namespace gpushm::detail {
+
+/// A page of timelines with its lease: this process's own, mapped for writing, or another's.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class mapped_page {
+ public:
+  /// Maps `file`. Throws as `base::map_file`.
+  mapped_page(std::shared_ptr<segment_lease> lease, int file, bool is_own);
+  /// Without a broker (local_pages.hpp). `file` is open for writing; `keeps` exists as long as
+  /// this.
+  mapped_page(int file, bool is_own, std::shared_ptr<const void> keeps);
+  mapped_page(const mapped_page&) = delete;
+  mapped_page& operator=(const mapped_page&) = delete;
+  /// Does not wait for streams (streams/retired_pages.hpp).
+  ~mapped_page();
+
+  /// Precondition: it is a broker's.
+  [[nodiscard]] const segment_lease& lease() const noexcept { return *lease_; }
+  [[nodiscard]] bool is_own() const noexcept { return is_own_; }
+  /// Whether the kernel lets this process write it: its own, one without a broker, or if this
+  /// process is root with its capabilities or has the broker's uid.
+  [[nodiscard]] bool is_writable() const noexcept { return is_writable_; }
+  [[nodiscard]] const sync::signal_page& page() const noexcept { return *page_; }
+  /// Precondition: it is this process's own.
+  [[nodiscard]] sync::signal_page& own_page() const noexcept { return *page_; }
+  /// What is behind the words: `extra_bytes`, from a page boundary.
+  [[nodiscard]] std::byte* extra() const noexcept {
+    return reinterpret_cast<std::byte*>(page_) + sync::signal_page_bytes;
+  }
+  [[nodiscard]] std::size_t extra_bytes() const noexcept {
+    return mapping_.get().size_bytes - sync::signal_page_bytes;
+  }
+  /// As streams use it.
+  [[nodiscard]] streams::registered_page& for_streams() noexcept { return *registered_; }
+
+ private:
+  std::shared_ptr<segment_lease> lease_;  // destroyed last
+  std::shared_ptr<const void> keeps_;
+  base::unique_mapping mapping_;
+  sync::signal_page* page_;
+  bool is_own_;
+  bool is_writable_;
+  std::unique_ptr<streams::registered_page> registered_;
+};
+
+/// Words of a page of this process.
+struct own_words {
+  std::shared_ptr<mapped_page> page;
+  std::uint32_t first = 0;
+};
+
+/// The pages that a client's timelines are in: its own, with the words that are free, and those of
+/// others that it has open.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class signal_pages {
+ public:
+  signal_pages() = default;
+  signal_pages(const signal_pages&) = delete;
+  signal_pages& operator=(const signal_pages&) = delete;
+  ~signal_pages() = default;
+
+  /// Returns words that nobody reads, one after the other; `make()` returns a new page, and is
+  /// called, without a lock held, if no page has them. The words that were returned longest ago
+  /// come first.
+  template <typename Make>
+  [[nodiscard]] own_words take(std::uint32_t count, Make&& make) {
+    if (auto found = take_free(count)) {
+      return std::move(*found);
+    }
+    return add(make(), count);
+  }
+  /// Words whose timeline was never published.
+  void give_back(const own_words& words, std::uint32_t count) noexcept;
+  /// Ends words that were published with `lease`, and takes them back: they are free when the
+  /// broker has freed that segment, because no process has it open then.
+  void end(const own_words& words,
+           std::uint32_t count,
+           const segment_lease& lease,
+           sync::word_kind how = sync::word_kind::ended) noexcept;
+
+  /// Keeps a page that streams may still write, as long as this exists.
+  void keep(std::shared_ptr<mapped_page> page) noexcept;
+
+  /// Another process's page, or this client's own, of the broker with this epoch (others may have
+  /// given the same generation before); null if it is not open.
+  [[nodiscard]] std::shared_ptr<mapped_page> find(const epoch& broker,
+                                                  gpushm::generation generation);
+  /// Remembers an opened page as long as somebody has it; returns the one that another thread has
+  /// added before.
+  [[nodiscard]] std::shared_ptr<mapped_page> remember(std::shared_ptr<mapped_page> opened);
+
+ private:
+  struct ended_words {
+    std::uint32_t first;
+    std::uint32_t count;
+    std::shared_ptr<connection> broker;
+    std::uint32_t slot;
+    gpushm::generation generation;
+  };
+  struct own {
+    std::shared_ptr<mapped_page> page;
+    std::deque<std::uint32_t> free;  ///< longest free first
+    std::vector<ended_words> ended;
+  };
+
+  [[nodiscard]] std::optional<own_words> take_free(std::uint32_t count);
+  [[nodiscard]] own_words add(std::shared_ptr<mapped_page> page, std::uint32_t count);
+  [[nodiscard]] static std::optional<std::uint32_t> take_from(own& of, std::uint32_t count);
+  static void collect_ended(own& of);
+  [[nodiscard]] own* owner_of(const own_words& words) noexcept;
+
+  std::mutex mutex_;
+  std::vector<own> own_;
+  std::map<gpushm::generation, std::weak_ptr<mapped_page>> others_;
+  std::vector<std::shared_ptr<mapped_page>> kept_;
+};
+
+}  // namespace gpushm::detail

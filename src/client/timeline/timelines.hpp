@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/segment/client_impl.hpp"
+#include "client/timeline/signal_pages.hpp"
+
+struct gpushm_timeline;
+
+namespace gpushm::detail {
+
+/// Words that this process has opened, with their lease.
+struct opened_words {
+  std::shared_ptr<segment_lease> lease;
+  own_words words;
+  std::uint32_t count = 0;
+};
+
+/// The timelines of a client: their words and pages at the broker.
+///
+/// Thread-safety: distinct objects: safe; shared objects: safe.
+class timelines : public std::enable_shared_from_this<timelines> {
+ public:
+  explicit timelines(std::shared_ptr<client_impl> client) : client_(std::move(client)) {}
+  timelines(const timelines&) = delete;
+  timelines& operator=(const timelines&) = delete;
+  ~timelines() = default;
+
+  [[nodiscard]] client_impl& client() const noexcept { return *client_; }
+  [[nodiscard]] const std::shared_ptr<client_impl>& shared_client() const noexcept {
+    return client_;
+  }
+  [[nodiscard]] signal_pages& pages() noexcept { return pages_; }
+
+  /// Creates and publishes a timeline. Throws as a request.
+  [[nodiscard]] std::unique_ptr<gpushm_timeline> create(std::string_view name);
+  /// Creates a timeline again whose signaler has ended; waits until its name is free, or
+  /// `deadline`. Throws as a request.
+  [[nodiscard]] std::unique_ptr<gpushm_timeline> resume(const std::string& name,
+                                                        std::uint64_t value,
+                                                        steady_time deadline);
+  /// Timelines that belong to a segment of this process. Throws invalid_argument (another process
+  /// has created it), and as a request.
+  [[nodiscard]] std::vector<std::unique_ptr<gpushm_timeline>> create_for(
+      const gpushm_segment& segment, std::uint32_t count);
+  /// Blocks until the segment's creator has created them. Throws as `open`.
+  [[nodiscard]] std::unique_ptr<gpushm_timeline> open_for(const gpushm_segment& segment,
+                                                          std::uint32_t index,
+                                                          const open_options& options);
+  /// Blocks until the name is published. Generation 0: any. Throws as `client_impl::open`.
+  [[nodiscard]] std::unique_ptr<gpushm_timeline> open(std::string_view name,
+                                                      const open_options& options,
+                                                      gpushm::generation generation = 0);
+
+  // The parts of channels.
+
+  /// Reserves a new page of this process, and publishes it. Throws as a request.
+  [[nodiscard]] std::shared_ptr<mapped_page> make_page(std::string name,
+                                                       std::uint64_t bytes,
+                                                       steady_time deadline);
+  /// Words that nobody reads; makes a page if there are none. Throws as a request.
+  [[nodiscard]] own_words take_words(std::uint32_t count, steady_time deadline);
+  /// Reserves the name of words of this process, which nobody sees before they are published.
+  /// Throws as a request, and cancelled: `stop` was requested while a dead process, which may still
+  /// write, had the name.
+  [[nodiscard]] std::shared_ptr<segment_lease> reserve_words(std::string name,
+                                                             const own_words& words,
+                                                             std::uint32_t count,
+                                                             steady_time deadline,
+                                                             const std::stop_token& stop = {});
+  /// Opens words by name; generation 0: any. Blocks until the name is published. Throws as `open`.
+  [[nodiscard]] opened_words open_words(std::string_view name,
+                                        gpushm::generation generation,
+                                        const open_options& options);
+  /// A page of another process, with its generation. Throws as `open`.
+  [[nodiscard]] std::shared_ptr<mapped_page> open_page(const std::string& name,
+                                                       gpushm::generation generation);
+
+ private:
+  struct new_timelines {
+    std::uint32_t count = 1;  ///< of one name
+    bool for_segment = false;
+    std::uint64_t value = 0;
+    std::string_view operation = "create";
+    /// How long another timeline may still have the name.
+    steady_time wait_for_name_until = {};
+  };
+  [[nodiscard]] std::vector<std::unique_ptr<gpushm_timeline>> create_all(
+      std::string_view name, const new_timelines& wanted);
+
+  std::shared_ptr<client_impl> client_;  // destroyed last
+  signal_pages pages_;
+};
+
+}  // namespace gpushm::detail
