@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "kubelet/plugin/plan/plan.hpp"
+#include "kubernetes/device_plugin/plan/plan.hpp"
 
 namespace gpushm::bench {
 namespace {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "apps/support/temp_directory.hpp"
-#include "kubelet/api/unix_server.hpp"
-#include "kubelet/server/messages.hpp"
-#include "kubelet/server/service.hpp"
+#include "kubernetes/device_plugin/server/messages.hpp"
+#include "kubernetes/device_plugin/server/service.hpp"
+#include "kubernetes/kubelet_api/unix_server.hpp"
 
 namespace {
 

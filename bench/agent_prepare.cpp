@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/text.hpp"
-#include "kubelet/dra/driver.hpp"
+#include "kubernetes/dra/driver/driver.hpp"
 #include "testing/fake_kube_api/fake_kube_api.hpp"
 #include "testing/fake_kubelet/dra_kubelet.hpp"
 #include "testing/process/temp_dir.hpp"

@@ -40,7 +40,7 @@
 #include "driver/devices.hpp"
 #include "driver/primary_context.hpp"
 #include "gpushm/gpushm.hpp"
-#include "weights/hash.hpp"
+#include "tensors/files/hash.hpp"
 
 namespace gpushm::bench {
 namespace {

@@ -107,8 +107,8 @@ if(TARGET gpushm_client)
   gpushm_shared_library(gpushm_shared OUTPUT_NAME gpushm EXPORT_NAME gpushm
     MAP "${PROJECT_SOURCE_DIR}/cmake/gpushm.map"
     OBJECTS_OF gpushm_client_session gpushm_client_lease gpushm_client_segment gpushm_client_timeline gpushm_client_channel gpushm_client_ticket gpushm_client_c
-               gpushm_weights gpushm_base gpushm_once
-    MODULES gpushm_client gpushm_weights)
+               gpushm_tensors_files gpushm_tensors_loads gpushm_base gpushm_once
+    MODULES gpushm_client gpushm_tensors_loads)
   install(TARGETS gpushm_shared EXPORT gpushm LIBRARY COMPONENT libraries NAMELINK_COMPONENT development)
   install(DIRECTORY include/gpushm TYPE INCLUDE COMPONENT development FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
   gpushm_page("${PROJECT_SOURCE_DIR}/docs/man/gpushm.3" development)

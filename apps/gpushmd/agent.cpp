@@ -26,8 +26,8 @@
 #include "base/log.hpp"
 #include "base/syscall.hpp"
 #include "domains/protocol/private_socket.hpp"
-#include "kubelet/dra/driver.hpp"
-#include "kubelet/rest/client.hpp"
+#include "kubernetes/api_client/client.hpp"
+#include "kubernetes/dra/driver/driver.hpp"
 
 namespace gpushm::agent {
 

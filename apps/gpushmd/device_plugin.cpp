@@ -10,10 +10,10 @@
 #include "apps/gpushmd/hook_file.hpp"
 #include "apps/gpushmd/node_changes.hpp"
 #include "base/log.hpp"
-#include "discover/generate.hpp"
+#include "discover/gpus/generate.hpp"
 #include "driver/nvml.hpp"
 #include "gpushm/error.hpp"
-#include "kubelet/plugin/plan/inventory.hpp"
+#include "kubernetes/device_plugin/plan/inventory.hpp"
 
 namespace gpushm::agent {
 

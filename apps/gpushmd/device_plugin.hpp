@@ -15,9 +15,9 @@
 #include "apps/gpushmd/metrics/agent_metrics.hpp"
 #include "apps/gpushmd/settings.hpp"
 #include "base/operations.hpp"
-#include "kubelet/plugin/health/monitor.hpp"
-#include "kubelet/plugin/plan/plan.hpp"
-#include "kubelet/server/manager.hpp"
+#include "kubernetes/device_plugin/health/monitor.hpp"
+#include "kubernetes/device_plugin/plan/plan.hpp"
+#include "kubernetes/device_plugin/server/manager.hpp"
 
 namespace gpushm::agent {
 

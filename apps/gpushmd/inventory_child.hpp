@@ -7,7 +7,7 @@
 
 #include "base/child_process.hpp"
 #include "base/wakeup.hpp"
-#include "kubelet/plugin/plan/inventory.hpp"
+#include "kubernetes/device_plugin/plan/inventory.hpp"
 
 namespace gpushm::agent {
 

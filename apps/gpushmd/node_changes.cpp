@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/file.hpp"
-#include "discover/generate.hpp"
+#include "discover/gpus/generate.hpp"
 
 namespace gpushm::agent {
 

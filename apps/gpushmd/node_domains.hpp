@@ -13,7 +13,7 @@
 #include "apps/gpushmd/metrics/broker_reading.hpp"
 #include "base/busy_names.hpp"
 #include "domains/protocol/private_socket.hpp"
-#include "kubelet/dra/domains.hpp"
+#include "kubernetes/dra/claims/domains.hpp"
 
 namespace gpushm::agent {
 

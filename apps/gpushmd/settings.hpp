@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "apps/support/log_format.hpp"
-#include "kubelet/plugin/configuration/configuration.hpp"
-#include "kubelet/plugin/health/monitor.hpp"
+#include "kubernetes/device_plugin/configuration/configuration.hpp"
+#include "kubernetes/device_plugin/health/monitor.hpp"
 
 namespace gpushm::agent {
 

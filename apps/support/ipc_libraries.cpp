@@ -8,7 +8,7 @@
 
 #include "base/child_process.hpp"
 #include "cdi/document/share_device.hpp"
-#include "discover/trusted_path.hpp"
+#include "discover/driver_files/trusted_path.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::app {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kubelet/plugin/resources/resource.hpp"
+#include "kubernetes/device_plugin/resources/resource.hpp"
 
 namespace gpushm_testing {
 

@@ -3,8 +3,8 @@
 
 #include <grpcpp/client_context.h>
 
-#include "kubelet/api/dra_v1.grpc.pb.h"
-#include "kubelet/api/dra_v1beta1.grpc.pb.h"
+#include "kubernetes/kubelet_api/dra_v1.grpc.pb.h"
+#include "kubernetes/kubelet_api/dra_v1beta1.grpc.pb.h"
 
 namespace gpushm_testing {
 

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "kubelet/api/pluginregistration_v1.grpc.pb.h"
+#include "kubernetes/kubelet_api/pluginregistration_v1.grpc.pb.h"
 
 namespace gpushm_testing {
 

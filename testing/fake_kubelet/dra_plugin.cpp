@@ -6,8 +6,8 @@
 
 #include <utility>
 
-#include "kubelet/api/dra_health_v1.grpc.pb.h"
-#include "kubelet/api/dra_health_v1alpha1.grpc.pb.h"
+#include "kubernetes/kubelet_api/dra_health_v1.grpc.pb.h"
+#include "kubernetes/kubelet_api/dra_health_v1alpha1.grpc.pb.h"
 
 namespace gpushm_testing {
 

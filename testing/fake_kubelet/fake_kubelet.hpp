@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kubelet/api/unix_server.hpp"
+#include "kubernetes/kubelet_api/unix_server.hpp"
 #include "testing/fake_kubelet/device_accounts.hpp"
 #include "testing/fake_kubelet/plugin_client.hpp"
 

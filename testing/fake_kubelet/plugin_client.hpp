@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "kubelet/api/deviceplugin_v1beta1.grpc.pb.h"
-#include "kubelet/plugin/resources/resource.hpp"
+#include "kubernetes/device_plugin/resources/resource.hpp"
+#include "kubernetes/kubelet_api/deviceplugin_v1beta1.grpc.pb.h"
 
 namespace gpushm_testing {
 

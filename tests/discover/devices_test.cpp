@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
-#include "discover/generate.hpp"
-#include "discover/nodes.hpp"
+#include "discover/gpus/generate.hpp"
+#include "discover/gpus/nodes.hpp"
 #include "gpushm/error.hpp"
 #include "testing/driver_tree/driver_tree.hpp"
 #include "testing/driver_tree/elf_stub.hpp"

@@ -9,9 +9,9 @@
 
 #include <algorithm>
 
-#include "discover/driver_files.hpp"
-#include "discover/hooks.hpp"
-#include "discover/trusted_path.hpp"
+#include "discover/driver_files/driver_files.hpp"
+#include "discover/driver_files/hooks.hpp"
+#include "discover/driver_files/trusted_path.hpp"
 #include "gpushm/error.hpp"
 #include "testing/driver_tree/driver_tree.hpp"
 #include "testing/driver_tree/elf_stub.hpp"

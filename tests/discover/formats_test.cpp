@@ -14,7 +14,7 @@
 #include <span>
 
 #include "base/file.hpp"
-#include "discover/nodes.hpp"
+#include "discover/gpus/nodes.hpp"
 #include "elf/facts.hpp"
 #include "elf/ld_cache.hpp"
 #include "elf/loading.hpp"

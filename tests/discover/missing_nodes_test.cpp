@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device nodes that a loaded driver lacks: numbers, modes, what is left as it is.
-#include "discover/missing_nodes.hpp"
+#include "discover/gpus/missing_nodes.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 
 #include "cdi/document/parse.hpp"
 #include "cdi/document/write.hpp"
-#include "discover/generate.hpp"
+#include "discover/gpus/generate.hpp"
 #include "gpushm/error.hpp"
 #include "testing/driver_tree/driver_tree.hpp"
 #include "testing/driver_tree/gpu_tree.hpp"

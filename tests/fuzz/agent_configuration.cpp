@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kubelet/plugin/configuration/configuration.hpp"
+#include "kubernetes/device_plugin/configuration/configuration.hpp"
 #include "tests/fuzz/require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes are not the table of a segment, or are the only encoding of one whose tensors are all
 // within the segment. Tables of JSON are written and read with the same meaning.
-#include "weights/tensor_table.hpp"
+#include "tensors/files/tensor_table.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -10,8 +10,8 @@
 #include <optional>
 #include <string_view>
 
+#include "tensors/files/tensor_json.hpp"
 #include "tests/fuzz/require.hpp"
-#include "weights/tensor_json.hpp"
 
 namespace {
 

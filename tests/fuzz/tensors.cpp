@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "tensors/files/tensor_json.hpp"
 #include "tests/fuzz/require.hpp"
-#include "weights/tensor_json.hpp"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A watch stream gives the same events and the same failure however it is split, and throws only
 // `error`.
-#include "kubelet/rest/watch_lines.hpp"
+#include "kubernetes/api_client/watch_lines.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -20,16 +20,16 @@
 
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
+#include "tensors/files/layout.hpp"
+#include "tensors/files/model_files.hpp"
+#include "tensors/loads/copy_lane.hpp"
+#include "tensors/loads/load.hpp"
+#include "tensors/loads/piece_reader.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/weights/model_compare.hpp"
 #include "tests/weights/places.hpp"
 #include "tests/weights/sample_model.hpp"
-#include "weights/copy_lane.hpp"
-#include "weights/layout.hpp"
-#include "weights/load.hpp"
-#include "weights/model_files.hpp"
-#include "weights/piece_reader.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "weights/hash.hpp"
+#include "tensors/files/hash.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

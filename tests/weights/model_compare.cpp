@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "gpushm/tensors.hpp"
-#include "weights/hash.hpp"
-#include "weights/model_files.hpp"
-#include "weights/selection.hpp"
-#include "weights/tensor_json.hpp"
+#include "tensors/files/hash.hpp"
+#include "tensors/files/model_files.hpp"
+#include "tensors/files/selection.hpp"
+#include "tensors/files/tensor_json.hpp"
 
 namespace gpushm_tests {
 

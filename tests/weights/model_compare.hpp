@@ -8,7 +8,7 @@
 
 #include "gpushm/segment.hpp"
 #include "gpushm/tensors.hpp"
-#include "weights/tensor.hpp"
+#include "tensors/files/tensor.hpp"
 
 namespace gpushm_tests {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "weights/model_files.hpp"
+#include "tensors/files/model_files.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "gpushm/error.hpp"
+#include "tensors/files/layout.hpp"
+#include "tensors/loads/copy_lane.hpp"
+#include "tensors/loads/piece_reader.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/weights/sample_model.hpp"
-#include "weights/copy_lane.hpp"
-#include "weights/layout.hpp"
-#include "weights/piece_reader.hpp"
 
 namespace {
 

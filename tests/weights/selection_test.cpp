@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads of some tensors of a model, and of slices of them.
-#include "weights/selection.hpp"
+#include "tensors/files/selection.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,12 +17,12 @@
 
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
+#include "tensors/files/dtype.hpp"
+#include "tensors/files/layout.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/weights/model_compare.hpp"
 #include "tests/weights/sample_model.hpp"
-#include "weights/dtype.hpp"
-#include "weights/layout.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "weights/slab.hpp"
+#include "tensors/loads/slab.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@
 
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
+#include "tensors/files/tensor_json.hpp"
 #include "testing/process/temp_dir.hpp"
-#include "weights/tensor_json.hpp"
 
 namespace {
 

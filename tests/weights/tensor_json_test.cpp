@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "weights/tensor_json.hpp"
+#include "tensors/files/tensor_json.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -13,8 +13,8 @@
 #include "base/child_process.hpp"
 #include "base/file.hpp"
 #include "base/text.hpp"
-#include "discover/missing_nodes.hpp"
-#include "discover/nodes.hpp"
+#include "discover/gpus/missing_nodes.hpp"
+#include "discover/gpus/nodes.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "discover/generate.hpp"
+#include "discover/gpus/generate.hpp"
 
 namespace gpushm::cli {
 

@@ -9,7 +9,7 @@
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/output.hpp"
 #include "base/child_process.hpp"
-#include "discover/trusted_path.hpp"
+#include "discover/driver_files/trusted_path.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

@@ -9,7 +9,7 @@
 #include "apps/gpushm/cdi/generate.hpp"
 #include "cdi/document/name.hpp"
 #include "cdi/document/versions.hpp"
-#include "discover/root_view.hpp"
+#include "discover/driver_files/root_view.hpp"
 #include "driver/devices.hpp"
 
 namespace gpushm::cli {

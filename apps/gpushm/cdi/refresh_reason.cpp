@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/text.hpp"
-#include "discover/findings.hpp"
-#include "discover/root_view.hpp"
+#include "discover/driver_files/findings.hpp"
+#include "discover/driver_files/root_view.hpp"
 
 namespace gpushm::cli {
 

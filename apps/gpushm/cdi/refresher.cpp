@@ -17,7 +17,7 @@
 #include "base/syscall.hpp"
 #include "base/text.hpp"
 #include "cdi/document/parse.hpp"
-#include "discover/root_view.hpp"
+#include "discover/driver_files/root_view.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

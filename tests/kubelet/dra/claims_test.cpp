@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preparing, unpreparing, restoring and sweeping claims, with directories for domains and an API
 // server in memory.
-#include "kubelet/dra/claims.hpp"
+#include "kubernetes/dra/claims/claims.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 #include "cdi/document/parse.hpp"
 #include "gpushm/error.hpp"
-#include "kubelet/dra/checkpoint.hpp"
+#include "kubernetes/dra/claims/checkpoint.hpp"
 #include "testing/process/proc_counters.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/dra/world.hpp"

@@ -6,8 +6,8 @@
 #include <memory>
 #include <thread>
 
-#include "kubelet/dra/driver.hpp"
-#include "kubelet/rest/client.hpp"
+#include "kubernetes/api_client/client.hpp"
+#include "kubernetes/dra/driver/driver.hpp"
 #include "testing/fake_kube_api/fake_kube_api.hpp"
 #include "testing/fake_kubelet/dra_kubelet.hpp"
 #include "testing/process/deadline.hpp"

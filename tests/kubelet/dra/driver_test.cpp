@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole DRA driver with a fake kubelet, real brokers and an API server in memory.
-#include "kubelet/dra/driver.hpp"
+#include "kubernetes/dra/driver/driver.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

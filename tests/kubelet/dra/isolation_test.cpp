@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "kubelet/dra/claims.hpp"
+#include "kubernetes/dra/claims/claims.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/dra/world.hpp"
 

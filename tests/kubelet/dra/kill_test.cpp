@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kubelet/dra/claims.hpp"
+#include "kubernetes/dra/claims/claims.hpp"
 #include "testing/process/programs.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "testing/ptrace/traced_process.hpp"

@@ -9,11 +9,11 @@
 #include "cdi/document/parse.hpp"
 #include "cdi/document/write.hpp"
 #include "gpushm/error.hpp"
-#include "kubelet/dra/allocation.hpp"
-#include "kubelet/dra/checkpoint.hpp"
-#include "kubelet/dra/claim_document.hpp"
-#include "kubelet/dra/rate_limiter.hpp"
-#include "kubelet/dra/slice.hpp"
+#include "kubernetes/dra/claims/allocation.hpp"
+#include "kubernetes/dra/claims/checkpoint.hpp"
+#include "kubernetes/dra/claims/claim_document.hpp"
+#include "kubernetes/dra/claims/rate_limiter.hpp"
+#include "kubernetes/dra/driver/slice.hpp"
 #include "tests/kubelet/dra/world.hpp"
 
 namespace gpushm_testing {

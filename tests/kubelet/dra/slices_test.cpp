@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "kubelet/dra/slice_publisher.hpp"
+#include "kubernetes/dra/driver/slice_publisher.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/logged.hpp"
 #include "tests/kubelet/dra/world.hpp"

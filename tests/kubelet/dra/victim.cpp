@@ -5,7 +5,7 @@
 #include <string>
 
 #include "gpushm/error.hpp"
-#include "kubelet/dra/claims.hpp"
+#include "kubernetes/dra/claims/claims.hpp"
 #include "testing/ptrace/marker.hpp"
 #include "tests/kubelet/dra/world.hpp"
 

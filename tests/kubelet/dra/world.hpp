@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "gpushm/broker.hpp"
-#include "kubelet/dra/claim.hpp"
-#include "kubelet/dra/cluster.hpp"
-#include "kubelet/dra/domains.hpp"
+#include "kubernetes/dra/claims/claim.hpp"
+#include "kubernetes/dra/claims/cluster.hpp"
+#include "kubernetes/dra/claims/domains.hpp"
 
 namespace gpushm_testing {
 

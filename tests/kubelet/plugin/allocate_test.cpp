@@ -8,7 +8,7 @@
 #include <regex>
 
 #include "cdi/document/parse.hpp"
-#include "kubelet/plugin/plan/plan.hpp"
+#include "kubernetes/device_plugin/plan/plan.hpp"
 #include "testing/driver_tree/driver_tree.hpp"
 #include "testing/driver_tree/elf_stub.hpp"
 #include "testing/driver_tree/gpu_tree.hpp"

@@ -8,9 +8,9 @@
 #include <random>
 #include <set>
 
-#include "kubelet/plugin/plan/plan.hpp"
-#include "kubelet/plugin/resources/gpu_choice.hpp"
-#include "kubelet/plugin/resources/replica_choice.hpp"
+#include "kubernetes/device_plugin/plan/plan.hpp"
+#include "kubernetes/device_plugin/resources/gpu_choice.hpp"
+#include "kubernetes/device_plugin/resources/replica_choice.hpp"
 #include "tests/kubelet/plugin/world.hpp"
 
 namespace gpushm::plugin {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The NVIDIA device plugin's file: reading plugin_configurations/NAME.yaml gives exactly the text
 // of NAME.expected.
-#include "kubelet/plugin/configuration/configuration.hpp"
+#include "kubernetes/device_plugin/configuration/configuration.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

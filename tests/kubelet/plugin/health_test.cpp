@@ -2,8 +2,8 @@
 // When a GPU becomes unhealthy and healthy again. The tests set the time.
 #include <gtest/gtest.h>
 
-#include "kubelet/plugin/health/gpu_record.hpp"
-#include "kubelet/plugin/health/monitor.hpp"
+#include "kubernetes/device_plugin/health/gpu_record.hpp"
+#include "kubernetes/device_plugin/health/monitor.hpp"
 #include "tests/kubelet/plugin/world.hpp"
 
 namespace gpushm::plugin {

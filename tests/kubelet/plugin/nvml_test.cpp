@@ -12,9 +12,9 @@
 #include <map>
 #include <mutex>
 
-#include "kubelet/plugin/health/gpu_watch.hpp"
-#include "kubelet/plugin/health/monitor.hpp"
-#include "kubelet/plugin/plan/inventory.hpp"
+#include "kubernetes/device_plugin/health/gpu_watch.hpp"
+#include "kubernetes/device_plugin/health/monitor.hpp"
+#include "kubernetes/device_plugin/plan/inventory.hpp"
 #include "testing/driver_tree/driver_tree.hpp"
 #include "testing/driver_tree/gpu_tree.hpp"
 #include "testing/fake_driver/fake_gpus.hpp"

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The resources that a node offers, depending on its GPUs and its configuration.
-#include "kubelet/plugin/plan/plan.hpp"
+#include "kubernetes/device_plugin/plan/plan.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 
-#include "kubelet/plugin/plan/naming.hpp"
-#include "kubelet/plugin/plan/parts.hpp"
+#include "kubernetes/device_plugin/plan/naming.hpp"
+#include "kubernetes/device_plugin/plan/parts.hpp"
 #include "testing/process/deadline.hpp"
 #include "tests/kubelet/plugin/world.hpp"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gpushm/error.hpp"
-#include "kubelet/plugin/plan/inventory.hpp"
-#include "kubelet/plugin/plan/plan.hpp"
+#include "kubernetes/device_plugin/plan/inventory.hpp"
+#include "kubernetes/device_plugin/plan/plan.hpp"
 
 namespace gpushm_tests {
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "kubelet/rest/base64.hpp"
+#include "kubernetes/api_client/base64.hpp"
 #include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/rest/world.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kubelet/rest/client.hpp"
+#include "kubernetes/api_client/client.hpp"
 #include "testing/fake_kube_api/fake_kube_api.hpp"
 
 namespace gpushm_tests {

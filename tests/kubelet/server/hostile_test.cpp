@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/unique_fd.hpp"
-#include "kubelet/api/deviceplugin_v1beta1.grpc.pb.h"
+#include "kubernetes/kubelet_api/deviceplugin_v1beta1.grpc.pb.h"
 #include "tests/kubelet/server/server_test_support.hpp"
 
 namespace gpushm_tests {

@@ -7,10 +7,10 @@
 #include <set>
 #include <stdexcept>
 
-#include "kubelet/server/grpc_status.hpp"
-#include "kubelet/server/kubelet_socket.hpp"
-#include "kubelet/server/messages.hpp"
-#include "kubelet/server/socket_name.hpp"
+#include "kubernetes/device_plugin/server/grpc_status.hpp"
+#include "kubernetes/device_plugin/server/kubelet_socket.hpp"
+#include "kubernetes/device_plugin/server/messages.hpp"
+#include "kubernetes/device_plugin/server/socket_name.hpp"
 #include "tests/kubelet/server/server_test_support.hpp"
 
 namespace gpushm_tests {

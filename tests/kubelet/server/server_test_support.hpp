@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "gpushm/error.hpp"
-#include "kubelet/plugin/resources/resource.hpp"
-#include "kubelet/server/manager.hpp"
+#include "kubernetes/device_plugin/resources/resource.hpp"
+#include "kubernetes/device_plugin/server/manager.hpp"
 #include "testing/fake_kubelet/fake_kubelet.hpp"
 #include "testing/process/deadline.hpp"
 #include "testing/process/temp_dir.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The service's exact responses, over its socket and without a kubelet.
-#include "kubelet/server/service.hpp"
+#include "kubernetes/device_plugin/server/service.hpp"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/util/message_differencer.h>
@@ -11,7 +11,7 @@
 #include <condition_variable>
 #include <stdexcept>
 
-#include "kubelet/api/unix_server.hpp"
+#include "kubernetes/kubelet_api/unix_server.hpp"
 #include "tests/kubelet/server/server_test_support.hpp"
 
 namespace gpushm_tests {

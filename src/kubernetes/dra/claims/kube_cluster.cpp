@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kubernetes/dra/claims/cluster.hpp"
+
+namespace gpushm::dra {
+
+namespace {
+
+class watched_collection : public cluster::subscription {
+ public:
+  watched_collection(const kube::client& through,
+                     const std::string& path,
+                     const std::string& field_selector,
+                     const kube::collection_watch::handler& handler)
+      : watch_(through, path, field_selector, handler) {}
+  [[nodiscard]] std::string failure() const override {
+    return watch_.is_current() ? std::string() : watch_.last_failure();
+  }
+
+ private:
+  kube::collection_watch watch_;
+};
+
+class kube_cluster : public cluster {
+ public:
+  explicit kube_cluster(const kube::client& through) : through_(through) {}
+
+  nlohmann::json get(const std::string& path) override { return through_.get(path); }
+  nlohmann::json create(const std::string& path, const nlohmann::json& object) override {
+    return through_.create(path, object);
+  }
+  nlohmann::json replace(const std::string& path, const nlohmann::json& object) override {
+    return through_.replace(path, object);
+  }
+  void remove(const std::string& path, const std::string& uid) override {
+    through_.remove(path, uid);
+  }
+  std::vector<std::string> versions_of(const std::string& of) override {
+    return through_.versions_of(of);
+  }
+  std::unique_ptr<subscription> subscribe(const std::string& path,
+                                          const std::string& field_selector,
+                                          const kube::collection_watch::handler& handler) override {
+    return std::make_unique<watched_collection>(through_, path, field_selector, handler);
+  }
+
+ private:
+  const kube::client& through_;
+};
+
+}  // namespace
+
+std::unique_ptr<cluster> cluster_of(const kube::client& through) {
+  return std::make_unique<kube_cluster>(through);
+}
+
+}  // namespace gpushm::dra

@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define GPUSHM_HASH_KERNEL gpushm_hash_avx512
+#include "tensors/files/hash_kernel.inc"

@@ -1,0 +1,767 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensors/loads/load.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/cpu_limit.hpp"
+#include "base/deadline.hpp"
+#include "base/has_gone.hpp"
+#include "base/log.hpp"
+#include "base/quoted.hpp"
+#include "base/syscall.hpp"
+#include "driver/device_text.hpp"
+#include "driver/devices.hpp"
+#include "gpushm/error.hpp"
+#include "gpushm/timeline.hpp"
+#include "tensors/files/hash.hpp"
+#include "tensors/files/layout.hpp"
+#include "tensors/files/selection.hpp"
+#include "tensors/files/tensor_table.hpp"
+#include "tensors/loads/copy_lane.hpp"
+#include "tensors/loads/filling.hpp"
+#include "tensors/loads/identity.hpp"
+#include "tensors/loads/load_job.hpp"
+#include "tensors/loads/prepared_lanes.hpp"
+#include "tensors/loads/slab.hpp"
+
+namespace gpushm::weights {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr const char* operation = "load";
+constexpr milliseconds retry_pause{10};
+/// How long loads and opens do without a broker.
+constexpr std::chrono::seconds without_broker{30};
+
+/// Another process creates the same segment, and has not published it: one that has led before its
+/// broker ended, or another program.
+class being_created : public error {
+ public:
+  explicit being_created(const error& why) : error(why) {}
+};
+
+/// Errors after the end of a broker that no other one continues: the call is repeated with the next
+/// one.
+class broker_losses {
+ public:
+  [[nodiscard]] static bool is_loss(const error& why) {
+    return why.code() == errc::broker_gone || why.code() == errc::broker_unreachable ||
+           dynamic_cast<const being_created*>(&why) != nullptr;
+  }
+  /// Whether to repeat the call; not if this has failed for long.
+  [[nodiscard]] bool may_repeat_after(const error& why) {
+    if (!is_loss(why) || steady_clock::now() >= until_.value_or(steady_clock::time_point::max())) {
+      return false;
+    }
+    if (!until_) {
+      until_ = steady_clock::now() + without_broker;
+      base::log(log_level::info, why.what());
+    }
+    return true;
+  }
+  void end() { until_.reset(); }
+
+ private:
+  std::optional<steady_clock::time_point> until_;
+};
+
+struct found_slab {
+  segment memory;
+  slab_info info;
+  bool is_complete = false;
+};
+/// The segment if it is published, and whether it is complete. Throws already_exists: it has no
+/// tensors.
+std::optional<found_slab> find(client& by,
+                               const std::string& name,
+                               const load_options& options,
+                               access how) {
+  open_options wanted;
+  wanted.access = how;
+  wanted.device = options.device == "auto" ? std::string() : options.device;
+  auto opened = by.try_open(name, wanted);
+  if (!opened) {
+    return std::nullopt;
+  }
+  const auto info = info_of(*opened);
+  if (!info) {
+    throw error(errc::already_exists,
+                operation,
+                name,
+                "there is a segment of this name without tensors",
+                "remove it first (gpushm rm), or load the model under another name");
+  }
+  const bool is_complete = is_sealed(*opened, *info);
+  return found_slab{std::move(*opened), *info, is_complete};
+}
+std::optional<found_slab> find(const job& of, access how) {
+  return find(of.by, of.name, of.options, how);
+}
+/// Whether it has tensors of these names, types, shapes and places.
+bool has_layout_of(const job& of, const found_slab& slab) {
+  return slab.info.fingerprint == of.fingerprint;
+}
+
+// ---- whether a segment has what the files have ----
+
+bool is_known(const segment& slab, const slab_info& info, const model_identity& identity) {
+  const auto known = sources_of(slab, info).known;
+  return std::find(known.begin(), known.end(), identity) != known.end();
+}
+
+/// Complete, from files of these stamps. Reads no file, and parses nothing.
+std::optional<segment> find_known(client& by,
+                                  const std::string& name,
+                                  const std::vector<std::string>& paths,
+                                  const load_options& options) {
+  if (options.verify == verify::full) {
+    return std::nullopt;
+  }
+  auto slab = find(by, name, options, access::read);
+  if (!slab || !slab->is_complete) {
+    return std::nullopt;
+  }
+  const auto sources = sources_of(slab->memory, slab->info);
+  const auto identity = identity_at(paths, sources.names, selection_text(options));
+  if (!identity ||
+      std::find(sources.known.begin(), sources.known.end(), *identity) == sources.known.end()) {
+    return std::nullopt;
+  }
+  return std::move(slab->memory);
+}
+
+/// The file that a tensor of the plan is read from.
+const model_file& file_of(const job& of, std::size_t tensor_index) {
+  std::size_t first = 0;
+  for (const model_file& each : of.files) {
+    first += each.contents.all.size();
+    if (tensor_index < first) {
+      return each;
+    }
+  }
+  return of.files.back();
+}
+
+/// Reads and hashes all files. Returns how they differ from a segment of the same layout.
+std::optional<std::string> difference(const job& of, const found_slab& slab) {
+  const auto table = table_of(slab.memory, slab.info);
+  if (!table) {
+    return "it is not complete";
+  }
+  std::vector<std::uint64_t> hashes(of.plan.parts.size());
+  filling::target to;
+  to.open_lane = [&](copy_lane::done report) {
+    return copy_lane::to_nowhere(of.name, std::move(report));
+  };
+  to.hashes = hashes.data();
+  to.on_complete = [](std::size_t, std::uint64_t) {};
+  to.is_load = false;
+  filling(of, std::move(to)).run();
+  of.check_files();
+  const tensors files = table_with(of.plan, hashes.data());
+  if (encode_table(files) == table->words()) {
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i != files.all.size(); ++i) {
+    const tensor& each = files.all[i];
+    if (const auto at = table->find(each.name); !at || (*table)[*at].hash != each.hash) {
+      const model_file& from = file_of(of, i);
+      return "this name has another model, or the file has changed since it was loaded: tensor " +
+             base::in_quotes(each.name) + " of " + base::in_quotes(from.path) + " differs (mtime " +
+             time_text(from.stamp.mtime_ns) + ')';
+    }
+  }
+  return "this name has another model";
+}
+
+/// So that later loads of the same files read none of them.
+void remember_files(const job& of) {
+  base::log(log_level::info,
+            "load \"" + of.name + "\": other files, or written again, with the same contents");
+  try {
+    if (auto slab = find(of, access::read_write);
+        slab && slab->is_complete && has_layout_of(of, *slab)) {
+      remember(slab->memory, slab->info, of.identity);
+    }
+  } catch (const error& why) {  // this process may not write it: each of its loads reads the files
+    base::log(log_level::info, why.what());
+  }
+}
+
+/// Nothing: the complete segment has what the files have. Otherwise why not.
+std::optional<std::string> why_not(const job& of, const found_slab& slab, bool is_loaded_here) {
+  if (!has_layout_of(of, slab)) {
+    const bool is_selection =
+        (of.fingerprint + slab.info.fingerprint).find('+') != std::string::npos;
+    std::string result =
+        is_selection
+            ? "this name has another selection of tensors and slices, or another model, or the "
+              "files have changed since they were loaded"
+            : "this name has another model, or the files have changed since they were loaded";
+    const auto newest = std::max_element(
+        of.files.begin(), of.files.end(), [](const model_file& one, const model_file& other) {
+          return one.stamp.mtime_ns < other.stamp.mtime_ns;
+        });
+    if (newest != of.files.end()) {
+      result += " (the newest is " + base::in_quotes(newest->path) + ": mtime " +
+                time_text(newest->stamp.mtime_ns) + ')';
+    }
+    return result;
+  }
+  const bool is_same = is_known(slab.memory, slab.info, of.identity);
+  if (is_same && (is_loaded_here || of.options.verify == verify::automatic)) {
+    return std::nullopt;
+  }
+  auto result = difference(of, slab);
+  if (!result && !is_same) {
+    remember_files(of);
+  }
+  return result;
+}
+
+// ---- one loader, and others that wait ----
+
+/// `is_kept`: for the next loader, if this one ends; else it ends with this process.
+load_journal make_journal(const job& of, const slab_info& info, bool is_kept) {
+  create_options wanted;
+  wanted.size_bytes = load_journal::bytes_for(of.plan);
+  wanted.device = "host";
+  wanted.lifetime = is_kept ? lifetime::persistent : lifetime::leased;
+  segment made = of.by.create(of.journal_name(info), wanted);  // contents are zero
+  auto* const head = static_cast<journal_head*>(made.mutable_data());
+  head->id = info.id;
+  head->identity = of.identity;
+  if (is_kept) {
+    made.publish();
+  }
+  return load_journal(std::move(made));
+}
+
+/// Throws what `make` throws; being_created for already_exists.
+template <typename Make>
+auto make_or_await(const Make& make) {
+  try {
+    return make();
+  } catch (const error& why) {
+    if (why.code() == errc::already_exists) {
+      throw being_created(why);
+    }
+    throw;
+  }
+}
+
+/// That of the loader before, if it can be used.
+std::optional<load_journal> find_journal(const job& of, const slab_info& info) {
+  open_options wanted;
+  wanted.access = access::read_write;
+  auto opened = of.by.try_open(of.journal_name(info), wanted);
+  if (!opened || opened->size_bytes() != load_journal::bytes_for(of.plan)) {
+    return std::nullopt;
+  }
+  load_journal result(std::move(*opened));
+  if (result.head().id != info.id ||
+      result.head().verified_pieces.load(std::memory_order_acquire) > of.plan.pieces.size()) {
+    return std::nullopt;
+  }
+  if (result.head().identity != of.identity) {  // they may have other contents: all is read again
+    result.head().verified_pieces.store(0, std::memory_order_release);
+    result.head().identity = of.identity;
+  }
+  return result;
+}
+
+/// Removes all notes beside the model, also of slabs that were removed before they were complete.
+/// If another process begins to load the model meanwhile, its successor would read all of it again.
+/// Throws what a client throws, but for notes that cannot be removed.
+void remove_notes(client& by, const std::string& name) {
+  for (const auto& each : by.list(notes_name(name))) {
+    try {
+      by.remove(each.name, each.generation);
+    } catch (const error& why) {
+      if (broker_losses::is_loss(why)) {
+        throw;
+      }
+      base::log(log_level::debug, why.what());
+    }
+  }
+}
+
+/// Of a model that is complete: its loader may have been killed before it has done this. False: its
+/// broker has ended, and no other load would do it.
+bool remove_notes_of_complete(client& by, const std::string& name, broker_losses& losses) {
+  try {
+    remove_notes(by, name);
+  } catch (const error& why) {
+    if (losses.may_repeat_after(why)) {
+      return false;
+    }
+    base::log(log_level::debug, why.what());
+  }
+  return true;
+}
+
+/// After a failure: others may wait, and go on; what no other process has open is not left behind.
+void remove_unless_awaited(const job& of, generation slab) noexcept {
+  try {
+    if (of.by.stat(of.name, slab).leases <= 1) {
+      remove_notes(of.by, of.name);
+      of.by.remove(of.name, slab);
+    }
+  } catch (const std::exception& why) {
+    base::log(log_level::debug, why.what());
+  }
+}
+
+filling::target target_of(const job& of,
+                          segment& into,
+                          const load_journal& journal,
+                          timeline& progress,
+                          prepared_lanes& lanes) {
+  filling::target result;
+  result.open_lane = [&into, &lanes](copy_lane::done report) {
+    return lanes.take(into, std::move(report));
+  };
+  result.hashes = journal.hashes();
+  result.first = journal.head().verified_pieces.load(std::memory_order_acquire);
+  result.on_complete = [&of, &journal, &progress](std::size_t complete, std::uint64_t bytes) {
+    journal.head().verified_pieces.store(complete, std::memory_order_release);
+    if (complete != of.plan.pieces.size()) {  // the last signal says that the segment is sealed
+      progress.signal(bytes);
+    }
+  };
+  return result;
+}
+
+/// How long each part of a load has taken: what to look at when one is slow.
+class phases {
+ public:
+  explicit phases(const job& of) : of_(of), last_(of.begin) {}
+  void end(const char* what, steady_clock::time_point now = steady_clock::now()) {
+    const auto took = std::chrono::duration_cast<std::chrono::microseconds>(now - last_);
+    text_ += std::string(", ") + what + ' ' + std::to_string(took.count());
+    last_ = now;
+  }
+  /// As `end`, of something that goes on beside the next part.
+  void note(const char* what, steady_clock::time_point now) {
+    const auto before = last_;
+    end(what, now);
+    last_ = before;
+  }
+  void log() const {
+    base::log(log_level::debug, "load \"" + of_.name + "\": microseconds" + text_);
+  }
+
+ private:
+  const job& of_;
+  steady_clock::time_point last_;
+  std::string text_;
+};
+
+/// Copies everything into the slab, and seals it.
+void fill(const job& of,
+          found_slab& slab,
+          const load_journal& journal,
+          timeline& progress,
+          prepared_lanes& lanes,
+          phases& took) {
+  took.end("memory");
+  of.check_files();  // it may have waited long for another loader
+  filling work(of, target_of(of, slab.memory, journal, progress, lanes));
+  work.run();
+  if (work.first_complete() != steady_clock::time_point()) {
+    took.end("first lane", work.first_lane());
+    took.note("last lane", work.last_lane());  // others read meanwhile
+    took.end("first piece", work.first_complete());
+    took.end("other pieces", work.last_complete());
+  }
+  took.end("end of the threads");
+  of.check_files();  // what was read is one content of them
+  seal(slab.memory, slab.info, encode_table(table_with(of.plan, journal.hashes())), of.sources);
+}
+
+/// Others that wait can open it: before this process unmaps it, which takes long.
+void tell_complete(const job& of, timeline& progress, phases& took) {
+  if (of.plan.tensor_bytes != 0) {
+    progress.signal(of.plan.tensor_bytes);
+  }
+  took.end("seal");
+}
+
+/// Not published. `replaces`: the generation that has the name until then; 0: none.
+found_slab make_slab(const job& of, generation replaces) {
+  const slab_info info =
+      new_slab(of.fingerprint, of.plan.table_offset, of.table_bytes, sources_bytes_for(of.sources));
+  create_options wanted;
+  wanted.size_bytes = slab_bytes(info);
+  wanted.device = of.options.device;
+  wanted.lifetime = lifetime::persistent;
+  wanted.replaces = replaces;
+  return {make_or_await([&] { return of.by.create(of.name, wanted); }), info, false};
+}
+
+[[nodiscard]] bool is_shortage(const error& why) {
+  return why.code() == errc::out_of_memory || why.code() == errc::quota_exceeded ||
+         why.code() == errc::share_exceeded;
+}
+
+/// Loads the model beside the segment of another one, which has the name until this one is
+/// complete. Nothing is left of it if that does not come about. Returns false if the name has
+/// another segment by now.
+bool load_beside(
+    const job& of, generation replaced, timeline& progress, prepared_lanes& lanes, phases& took) {
+  std::optional<found_slab> slab;
+  try {
+    slab = make_slab(of, replaced);
+  } catch (const error& why) {
+    if (why.code() == errc::gone_or_replaced) {
+      return false;
+    }
+    if (!is_shortage(why)) {
+      throw;
+    }
+    throw error(why.code(),
+                operation,
+                of.name,
+                why.cause() + "; the model that has the name stays until this one is complete",
+                "remove that one first (gpushm rm), or " + why.next_step());
+  }
+  const load_journal journal = make_journal(of, slab->info, false);
+  fill(of, *slab, journal, progress, lanes, took);
+  slab->memory.publish(to_metadata(slab->info));
+  tell_complete(of, progress, took);
+  return true;
+}
+
+/// What a leader has done.
+struct leading {
+  bool has_loaded = false;
+  bool has_replaced = false;
+};
+
+/// The slab of a loader before, or a new one. Returns false if the name has something else.
+bool load_or_continue(const job& of, timeline& progress, prepared_lanes& lanes, phases& took) {
+  auto slab = find(of, access::read_write);
+  if (slab && (slab->is_complete || !has_layout_of(of, *slab))) {
+    return false;  // by the loader before
+  }
+  const bool is_new = !slab;
+  if (is_new) {
+    slab = make_slab(of, 0);
+    slab->memory.publish(to_metadata(slab->info));
+  }
+  const generation loaded = slab->memory.generation();
+  try {
+    // After the slab, whose next loader removes it: without a slab nothing would end it.
+    auto journal = is_new ? std::nullopt : find_journal(of, slab->info);
+    if (!journal) {
+      remove_notes(of.by, of.name);
+      journal.emplace(make_or_await([&] { return make_journal(of, slab->info, true); }));
+    }
+    fill(of, *slab, *journal, progress, lanes, took);
+  } catch (const error& why) {
+    if (!broker_losses::is_loss(why)) {  // after which this goes on
+      remove_unless_awaited(of, loaded);
+    }
+    throw;
+  } catch (...) {
+    remove_unless_awaited(of, loaded);
+    throw;
+  }
+  tell_complete(of, progress, took);
+  return true;
+}
+
+/// `progress`: no other process loads as long as this process has it. `replaced`: the segment of
+/// another model that this one replaces; 0: none. `lanes`: of this call or a former one, which has
+/// not used them.
+leading lead(const job& of,
+             timeline progress,
+             generation replaced,
+             std::optional<prepared_lanes>& lanes) {
+  phases took(of);
+  took.end("files and name");
+  if (!lanes) {
+    lanes.emplace(of.options.device, of.lanes(), of.name);
+  }
+  leading result;
+  if (replaced != 0) {
+    of.check_files();
+    result.has_loaded = result.has_replaced = load_beside(of, replaced, progress, *lanes, took);
+  } else {
+    result.has_loaded = load_or_continue(of, progress, *lanes, took);
+  }
+  if (result.has_loaded) {
+    took.end("unmap");
+    took.log();
+  }
+  return result;
+}
+
+/// Until the loader is done, or has ended. `held`: the segment, so that its loader does not remove
+/// it when it fails, and the next broker gets it if this one ends. Not that of another model that
+/// the loader replaces (`replaced`; 0: none).
+///
+/// A loader that dies together with the broker and its keeper leaves a timeline that is ended late,
+/// or, with a broker that takes nothing back, never. So this ends, too, with another broker that
+/// does not continue the first one: that one has been given the loader's name again, or there is no
+/// loader.
+void follow(const job& of, generation replaced, std::optional<found_slab>& held) {
+  const auto find_slab = [&]() -> std::optional<found_slab> {
+    auto now = replaced == 0 ? find(of, access::read_write) : std::nullopt;
+    return now && has_layout_of(of, *now) ? std::move(now) : std::nullopt;
+  };
+  try {
+    const epoch followed = of.by.broker().epoch;
+    if (auto now = find_slab()) {
+      held = std::move(now);
+    }
+    const timeline progress =
+        timeline::open(of.by, load_name(of.name), report_pause, of.options.stop);
+    bool is_complete = false;
+    while (!is_complete) {
+      of.check_time();
+      if (!held) {
+        held = find_slab();
+      }
+      of.report(progress.value(), 0, false);
+      is_complete = progress.wait(of.plan.tensor_bytes, report_pause, of.options.stop);
+      if (!is_complete && of.by.broker().epoch != followed) {
+        return;
+      }
+    }
+  } catch (const error& why) {
+    if (!base::has_gone(why)) {
+      throw;
+    }
+  }
+}
+
+/// Nothing: another process loads.
+std::optional<timeline> try_to_lead(const job& of) {
+  try {
+    return timeline::create(of.by, load_name(of.name));
+  } catch (const error& why) {
+    if (why.code() != errc::already_exists && why.code() != errc::writer_ending) {
+      throw;
+    }
+    return std::nullopt;
+  }
+}
+
+/// At least eight also on few CPUs, because threads wait for disks.
+unsigned automatic_threads() {
+  constexpr double fewest = 8;
+  constexpr double most = 16;
+  return static_cast<unsigned>(std::clamp(std::ceil(base::cpu_limit()), fewest, most));
+}
+
+void check_options(const std::string& name, const load_options& options) {
+  constexpr unsigned max_threads = 64;
+  constexpr std::size_t longest_name = max_name_bytes - 48;  // names beside it are longer
+  if (options.threads > max_threads || name.size() > longest_name) {
+    throw error(errc::invalid_argument,
+                operation,
+                name,
+                name.size() > longest_name ? "a name of " + std::to_string(name.size()) + " bytes"
+                                           : std::to_string(options.threads) + " threads",
+                "use 1 to " + std::to_string(max_threads) + " threads and a name of at most " +
+                    std::to_string(longest_name) + " bytes");
+  }
+}
+
+/// A name has one place, where the first load has put it: another device uses it from there, more
+/// slowly, which no error says.
+segment on_device(segment loaded, const load_options& options) {
+  if (options.device == "auto") {
+    return loaded;
+  }
+  const device_id place = loaded.device();
+  bool is_there = (place.kind == device_kind::host) == (options.device == "host");
+  if (is_there && place.kind != device_kind::host) {
+    const driver::gpu* const gpu = driver::find_visible(place);
+    is_there = gpu != nullptr && gpu->ordinal == loaded.ordinal();
+  }
+  if (!is_there) {
+    base::log(log_level::warning,
+              "load \"" + loaded.name() + "\": the model is on " + place.text() + ", not on " +
+                  options.device + ", which uses it from there; load it under another name to " +
+                  "have it on both");
+  }
+  return loaded;
+}
+
+/// Throws `error`: invalid_file.
+table_words encoded(const std::string& name, const tensors& table) {
+  try {
+    return encode_table(table);
+  } catch (const invalid_table& why) {
+    throw error(errc::invalid_file,
+                operation,
+                name,
+                std::string("the table of its tensors is too large: ") + why.what(),
+                "load it as several segments (tensors in the options)");
+  }
+}
+
+job describe(client& by,
+             const std::string& name,
+             const std::vector<std::string>& paths,
+             const load_options& options,
+             steady_clock::time_point until) {
+  const unsigned threads = options.threads == 0 ? automatic_threads() : options.threads;
+  job result{by, name, options, threads, until, {}, {}, {}, {}, {}, {}, {}};
+  result.index = index_of(paths);
+  result.files = open_model(paths);
+  const std::string selection = apply_selection(result.files, options);
+  result.plan = plan(result.files);
+  const table_words table = encoded(name, result.plan.table);
+  result.table_bytes = bytes_in(table).size();
+  result.fingerprint = hash_text(bytes_in(table));
+  if (!selection.empty()) {
+    result.fingerprint += '+' + selection;
+  }
+  result.identity = identity_of(result.index, result.files, selection_text(options));
+  result.sources = {names_of(result.index, result.files), {result.identity}};
+  return result;
+}
+
+}  // namespace
+
+segment load(client& by,
+             const std::string& name,
+             const std::vector<std::string>& paths,
+             const load_options& requested) {
+  check_options(name, requested);
+  load_options options = requested;
+  options.device = driver::normal_device(requested.device);
+  const auto until = base::deadline_after(options.timeout);
+  std::optional<job> of;
+  std::optional<found_slab> held;
+  std::optional<prepared_lanes> lanes;
+  broker_losses losses;
+  bool is_loaded_here = false;
+  bool may_replace = options.replace;
+  generation replaced = 0;  // not what the files have: compared once
+  for (;;) {
+    try {
+      if (!of) {
+        if (auto known = find_known(by, name, paths, options);
+            known && remove_notes_of_complete(by, name, losses)) {
+          return on_device(*std::move(known), options);
+        }
+        of.emplace(describe(by, name, paths, options, until));
+      }
+      if (auto found = find(*of, access::read);
+          found && found->memory.generation() != replaced &&
+          (found->is_complete || !has_layout_of(*of, *found))) {
+        const auto reason = why_not(*of, *found, is_loaded_here);
+        if (!reason && remove_notes_of_complete(by, name, losses)) {
+          return on_device(std::move(found->memory), options);
+        }
+        if (reason && !may_replace) {
+          throw of->exists(*reason);
+        }
+        replaced = reason ? found->memory.generation() : 0;
+        held.reset();
+      }
+      of->check_time();
+      if (auto progress = try_to_lead(*of)) {
+        const leading done = lead(*of, std::move(*progress), replaced, lanes);
+        is_loaded_here = is_loaded_here || done.has_loaded;
+        // Once: two loads that replace each other's model would not end.
+        may_replace = may_replace && !done.has_replaced;
+        replaced = 0;
+        losses.end();
+        continue;
+      }
+      lanes.reset();
+      follow(*of, replaced, held);
+      losses.end();
+    } catch (const error& why) {
+      if (!losses.may_repeat_after(why)) {
+        throw;
+      }
+      if (dynamic_cast<const being_created*>(&why) == nullptr) {
+        replaced = 0;  // another broker may give its generation to another segment
+      }
+      if (of) {
+        of->check_time();
+      }
+    }
+    base::pause_before_retry(retry_pause);
+  }
+}
+
+namespace {
+
+/// Blocks until the loader is done or has ended, at most `timeout`; for a pause if there is none.
+void await_loader(client& by,
+                  const std::string& name,
+                  milliseconds timeout,
+                  const std::stop_token& stop) {
+  try {
+    const timeline progress = timeline::open(by, load_name(name), timeout, stop);
+    static_cast<void>(progress.wait(max_timeline_value, timeout, stop));
+  } catch (const error& why) {
+    base::log(log_level::debug, why.what());
+    base::pause_before_retry(retry_pause);
+  }
+}
+
+}  // namespace
+
+segment open_complete(client& by, const std::string& name, const open_options& options) {
+  const auto until = base::deadline_after(options.timeout);
+  open_options wanted = options;
+  wanted.access = access::read;
+  broker_losses losses;
+  for (;;) {
+    wanted.timeout = base::time_left(until);
+    segment opened;
+    try {
+      opened = by.open(name, wanted);
+      losses.end();
+    } catch (const error& why) {
+      if (steady_clock::now() >= until || options.stop.stop_requested() ||
+          !losses.may_repeat_after(why)) {
+        throw;
+      }
+      base::pause_before_retry(retry_pause);
+      continue;
+    }
+    const auto info = info_of(opened);
+    if (!info) {
+      throw error(errc::invalid_argument,
+                  "open tensors",
+                  name,
+                  "it is a segment without tensors",
+                  "open it as memory, or pass the name of loaded weights");
+    }
+    if (is_sealed(opened, *info)) {
+      return opened;
+    }
+    if (options.stop.stop_requested()) {
+      throw error(errc::cancelled, "open tensors", name, "the wait was stopped", "");
+    }
+    if (steady_clock::now() >= until) {
+      throw error(errc::timed_out,
+                  "open tensors",
+                  name,
+                  "it is not complete: it is still loaded, or its loader has died",
+                  "allow more time, or load it again: the load goes on where it ended");
+    }
+    opened.reset();
+    await_loader(by, name, std::min(report_pause, base::time_left(until)), options.stop);
+  }
+}
+
+}  // namespace gpushm::weights

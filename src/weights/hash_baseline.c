@@ -1,3 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#define GPUSHM_HASH_KERNEL gpushm_hash_baseline
-#include "weights/hash_kernel.inc"
