@@ -86,7 +86,9 @@ if(TARGET gpushm)
     install(FILES LICENSE TYPE DOC COMPONENT command)
   endif()
   gpushm_install_licences("${CMAKE_INSTALL_DOCDIR}" command)
-  install(DIRECTORY docs/ TYPE DOC COMPONENT command FILES_MATCHING PATTERN "*.md" PATTERN plan EXCLUDE PATTERN results EXCLUDE PATTERN man EXCLUDE)
+  install(DIRECTORY docs/ TYPE DOC COMPONENT command
+          FILES_MATCHING PATTERN "*.md" REGEX "/docs/README[.]md$" EXCLUDE PATTERN plan EXCLUDE PATTERN results EXCLUDE PATTERN man EXCLUDE)
+  install(FILES docs/README.md TYPE DOC COMPONENT command RENAME index.md)  # README.md is that of the product
   if(GPUSHM_PROGRAMS_RUN)
     set(page "${GPUSHM_PAGES_DIR}/gpushm.1")
     add_custom_command(OUTPUT "${page}" COMMAND gpushm man-page > "${page}" DEPENDS gpushm VERBATIM)

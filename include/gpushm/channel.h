@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Channels: a ring of slots of one size that one process fills and others read, ordered by
- * timelines, on CPUs and on CUDA streams (docs/synchronisation.md, "Channels"). The rules at the
- * top of gpushm/gpushm.h apply. */
+ * timelines, on CPUs and on CUDA streams (docs/channels.md). The rules at the top of
+ * gpushm/gpushm.h apply. */
 #ifndef GPUSHM_CHANNEL_H
 #define GPUSHM_CHANNEL_H
 

@@ -24,7 +24,7 @@ inline namespace v1 {
 
 /// A channel is a ring of slots of one size: one process fills them (`channel_producer`), 1 to 64
 /// others read them (`channel_consumer`), ordered by timelines, on CPUs and on CUDA streams
-/// (docs/synchronisation.md, "Channels"). Neither side synchronizes with a stream.
+/// (docs/channels.md). Neither side synchronizes with a stream.
 
 /// Calls with a stream enqueue what they do; those without one use the CPU. Both can be mixed.
 /// `stream` is a CUstream or a cudaStream_t.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Timelines: 64-bit counters in shared memory that order the work of several processes, on CPUs and
- * on CUDA streams, without stopping a GPU (docs/synchronisation.md). The rules at the top of
+ * on CUDA streams, without stopping a GPU (docs/timelines.md). The rules at the top of
  * gpushm/gpushm.h apply. */
 #ifndef GPUSHM_TIMELINE_H
 #define GPUSHM_TIMELINE_H
@@ -170,7 +170,7 @@ GPUSHM_API gpushm_errc gpushm_timeline_watch(const gpushm_timeline* timeline,
                                              gpushm_progress* progress);
 
 /* Flags, instead of values: bits 0 to 31, which its creator changes at will. For CUDA graphs,
- * whose operations are the same at each launch (docs/synchronisation.md, "CUDA graphs"). A timeline
+ * whose operations are the same at each launch (docs/timelines.md, "CUDA graphs"). A timeline
  * has values or flags, not both. */
 
 /* Replaces the flags, and wakes waiters. Errors as gpushm_timeline_signal;

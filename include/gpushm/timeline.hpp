@@ -23,7 +23,7 @@ inline namespace v1 {
 inline constexpr std::uint64_t max_timeline_value = GPUSHM_MAX_TIMELINE_VALUE;
 
 /// A 64-bit counter that the process that created it signals, and that any process of the domain
-/// waits for, on CPUs and on CUDA streams (docs/synchronisation.md). Its value only grows. The
+/// waits for, on CPUs and on CUDA streams (docs/timelines.md). Its value only grows. The
 /// kernel refuses writes by other processes; docs/threat-model.md has the exceptions.
 ///
 /// `stream` is a CUstream or a cudaStream_t; null: the default stream of the current context.

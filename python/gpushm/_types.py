@@ -200,7 +200,7 @@ class TicketInfo(NamedTuple):
 
 
 class WaitingStreams(NamedTuple):
-    """Streams of this process that wait for timelines (docs/synchronisation.md)."""
+    """Streams of this process that wait for timelines (docs/timelines.md)."""
 
     waiting: int
     #: As many may wait.
