@@ -26,7 +26,7 @@ struct duration_of {
   seconds taken;
 };
 
-// Measured on two H200 (docs/results). Checks that are not listed take a few seconds.
+// Measured on two H200 (results/README.md). Checks that are not listed take a few seconds.
 constexpr seconds usual_duration{2};
 constexpr std::array known_durations{
     duration_of{"abi", seconds(1)},

@@ -16,7 +16,7 @@
 namespace gpushm::broker_detail {
 
 /// Closes memory files on a separate thread: the last close of a memfd or of a driver export frees
-/// the memory, which takes the kernel 0.2 s per GiB (docs/results). Only for verified memory files:
+/// the memory, which takes the kernel 0.2 s per GiB (results). Only for verified memory files:
 /// a close that might never return goes to the descriptor receiver. What is charged for the memory
 /// is returned when it is free: closed here and by the keeper.
 ///

@@ -234,8 +234,8 @@ std::vector<std::string> files_with_texts() {
                                                                    ".path",
                                                                    ".sh",
                                                                    ".in"});
-      if (each.is_regular_file() && !path.starts_with("docs/results/") &&
-          !path.starts_with("docs/plan/") && !path.starts_with("docs/adr/") &&
+      if (each.is_regular_file() && !path.starts_with("docs/plan/") &&
+          !path.starts_with("docs/adr/") &&
           std::find(extensions.begin(), extensions.end(), extension) != extensions.end()) {
         found.push_back(path);
       }

@@ -81,9 +81,11 @@ std::string source_file(const std::string& path) {
 
 std::vector<std::string> documents() {
   std::vector<std::string> paths{"README.md", "CHANGELOG.md", "CONTRIBUTING.md"};
-  for (const auto& entry : fs::recursive_directory_iterator(root / "docs")) {
-    if (entry.path().extension() == ".md") {
-      paths.push_back(entry.path().lexically_relative(root).string());
+  for (const char* const folder : {"docs", "results"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      if (entry.path().extension() == ".md") {
+        paths.push_back(entry.path().lexically_relative(root).string());
+      }
     }
   }
   return paths;
