@@ -11,9 +11,11 @@ import pytest
 import gpushm._shared
 
 
-@pytest.mark.parametrize(("name", "least"), [("python.md", 25), ("python-migration.md", 20)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("README.md", 4), ("docs/python.md", 25), ("docs/python-migration.md", 20)]
+)
 def test_examples(broker, monkeypatch, tmp_path, name, least):
-    page = Path(__file__).parents[2] / "docs" / name
+    page = Path(__file__).parents[2] / name
     if not page.exists():
         pytest.skip("the source tree is not on this machine")
     monkeypatch.setenv("GPUSHM_SOCKET", broker.socket)

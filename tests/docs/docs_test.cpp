@@ -2,6 +2,7 @@
 // Compares the documents with the sources.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <map>
@@ -274,7 +275,13 @@ TEST_F(docs, local_links_resolve) {
   }
 }
 
-TEST_F(docs, readme_cpp_examples_are_compiled) {
+/// A first page: what does not fit belongs to a page that it links to.
+TEST_F(docs, readme_has_at_most_120_lines) {
+  const std::string text = source_file("README.md");
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 120);
+}
+
+TEST_F(docs, cpp_examples_are_compiled) {
   std::string compiled;
   for (const auto& entry :
        std::filesystem::directory_iterator(std::filesystem::path(GPUSHM_SOURCE_DIR) / "examples")) {
@@ -282,7 +289,7 @@ TEST_F(docs, readme_cpp_examples_are_compiled) {
       compiled += source_file("examples/" + entry.path().filename().string());
     }
   }
-  const auto blocks = code_blocks(source_file("README.md"), "cpp");
+  const auto blocks = code_blocks(source_file("examples/README.md"), "cpp");
   ASSERT_FALSE(blocks.empty());
   for (const auto& block : blocks) {
     EXPECT_NE(compiled.find(block), std::string::npos) << "not in examples/*.cpp:\n" << block;

@@ -80,7 +80,8 @@ std::string source_file(const std::string& path) {
 }
 
 std::vector<std::string> documents() {
-  std::vector<std::string> paths{"README.md", "CHANGELOG.md", "CONTRIBUTING.md"};
+  std::vector<std::string> paths{
+      "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"};
   for (const char* const folder : {"docs", "results"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       if (entry.path().extension() == ".md") {

@@ -17,7 +17,7 @@ namespace gpushm_tests {
 /// The whole file; `path` is relative to the source tree. Throws `std::runtime_error` when it
 /// cannot be read.
 [[nodiscard]] std::string source_file(const std::string& path);
-/// Relative paths of README.md, CHANGELOG.md, CONTRIBUTING.md and all *.md files below docs/
+/// Relative paths of the documents of the root, examples/README.md and all *.md files below docs/
 /// and results/.
 [[nodiscard]] std::vector<std::string> documents();
 
