@@ -35,7 +35,7 @@ check_cppcheck() {
 }
 
 check_shell() {
-  { tracked '*.sh'; tracked .ci | xargs -r grep -lE '^#!.*(ba)?sh'; } | sort -u | xargs -r shellcheck
+  { tracked '*.sh'; tracked .ci .githooks | xargs -r grep -lE '^#!.*(ba)?sh'; } | sort -u | xargs -r shellcheck
 }
 
 check_rules() {

@@ -25,7 +25,7 @@ search() { # PATTERN, file names on standard input
 }
 
 licence() {
-  names '(\.(cpp|hpp|c|h|rs|sh|py|cmake|map|fbs|supp)|CMakeLists\.txt|Makefile|^\.ci/run)$' |
+  names '(\.(cpp|hpp|c|h|rs|sh|py|cmake|map|fbs|supp)|CMakeLists\.txt|Makefile|^\.ci/run|^\.githooks/[a-z-]+)$' |
     while IFS= read -r file; do
       head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2\.0' || echo "$file"
     done
