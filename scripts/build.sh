@@ -80,7 +80,7 @@ if grep -qE '^GPUSHM_UNITY:[A-Z]+=ON$' "$tree/CMakeCache.txt" && [ ${#dry_run[@]
     if [ -z "$more" ]; then
       exit 1
     fi
-    echo "build: WARNING: these targets do not compile as unity builds (CONTRIBUTING.md): $more" >&2
+    echo "build: WARNING: these targets do not compile as unity builds (docs/ci.md): $more" >&2
     apart=${apart:+$apart;}$more
     cmake --preset "$preset" "${options[@]}" "-DGPUSHM_UNITY_APART=$apart" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
   done

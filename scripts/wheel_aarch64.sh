@@ -63,7 +63,7 @@ try() {
   rm -rf "$site"
   "$python" -m pip install --quiet --target "$site" --only-binary=:all: --python-version 3.11 --implementation cp \
     --platform "$tag" --platform manylinux_2_17_aarch64 "$dist"/*.whl
-  # QEMU does not emulate threads with a descriptor table of their own (CONTRIBUTING.md, "aarch64").
+  # QEMU does not emulate threads with a descriptor table of their own (docs/ci.md, "aarch64").
   PYTHONPATH=$site scripts/one_table.py qemu-aarch64 -L "$foreign" "$foreign/usr/bin/python3.11" - <<'PYTHON'
 import platform
 
