@@ -93,7 +93,7 @@ def test_what_cannot_be_pickled(client):
         gpushm.SharedTensor(late, "none")
 
 
-def test_what_other_processes_cannot_open_is_no_shared_tensor(client):
+def test_a_shared_tensor_of_what_other_processes_cannot_open_is_refused(client):
     for wrong, text in [
         (np.zeros(4), "ndarray is not a gpushm.Array"),
         (None, "NoneType is not a gpushm.Array"),

@@ -409,7 +409,7 @@ TEST_F(prefetching, named_leased_segment_is_kept_until_trim) {
   EXPECT_TRUE(eventually([&] { return broker_->statistics().segments == 0; }, 20s));
 }
 
-TEST_F(prefetching, names_of_what_is_no_memory_are_left_out) {
+TEST_F(prefetching, names_of_other_things_than_memory_are_left_out) {
   const timeline line = timeline::create(*producer_, "line");
   make("a");
   user_ = connect_with({"line", "a"});

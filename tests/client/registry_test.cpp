@@ -181,7 +181,7 @@ TEST(file_export, readers_always_see_a_file_while_it_is_written_again) {
   EXPECT_EQ(import_file(path).size_bytes(), 4096U);
 }
 
-TEST(ticket_file, a_file_without_a_ticket_is_no_dead_exporters) {
+TEST(ticket_file, a_file_without_a_ticket_is_not_a_dead_exporters) {
   const gpushm_testing::temp_dir directory;
   const std::string path = directory / "notes";
   std::ofstream(path) << "to do: write the ticket";

@@ -58,7 +58,7 @@ TEST_F(k8s_lint_cli, no_findings_is_success) {
   EXPECT_EQ(ran.out, "1 object, 1 workload: 0 findings\n");
 }
 
-TEST_F(k8s_lint_cli, unread_kind_is_no_success) {
+TEST_F(k8s_lint_cli, unread_kind_is_not_a_success) {
   const std::string engine =
       write("engine.yaml", "apiVersion: example.com/v1\nkind: Engine\nmetadata: {name: e}\n");
   const auto ran = run({"lint", good_, engine});

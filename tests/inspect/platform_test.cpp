@@ -234,7 +234,7 @@ TEST(selinux, denied_socket_is_its_problem) {
   EXPECT_EQ(check_of(denied, "broker").follows, "");
 }
 
-TEST(selinux, host_is_told_what_its_containers_may_not_use) {
+TEST(selinux, host_reports_what_its_containers_may_not_use) {
   const auto of_host = [](const char* allowed) {
     return check_of(gathered(selinux_answers("unconfined_t", "1", allowed), one_gpu()), "selinux");
   };

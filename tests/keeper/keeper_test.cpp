@@ -261,7 +261,7 @@ TEST_F(kept_program, loses_nothing_when_its_keeper_is_killed_again_and_again) {
   EXPECT_NE(::access(socket_.c_str(), F_OK), 0);
 }
 
-TEST_F(kept_program, is_told_to_end_by_a_keeper_whose_worker_has_been_killed) {
+TEST_F(kept_program, gets_a_request_to_end_from_a_keeper_whose_worker_was_killed) {
   for (int i = 0; i < 20; ++i) {
     child keeper = start();
     inherited(keeper);

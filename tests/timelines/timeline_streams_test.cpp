@@ -248,7 +248,7 @@ TEST_P(timeline_streams, are_not_waited_for_when_another_timeline_is_closed) {
   waiter.request("check b");
 }
 
-TEST_P(timeline_streams, refuse_what_is_no_larger_value) {
+TEST_P(timeline_streams, refuse_a_value_that_is_not_larger) {
   agent a = start();
   a.request("create t");
   a.request("stream_signal 0 t 7");

@@ -57,7 +57,7 @@ TEST_F(timelines, order_one_process) {
   EXPECT_EQ(again.value(), 1U) << "its last value";
 }
 
-TEST_F(timelines, refuse_what_is_no_larger_value) {
+TEST_F(timelines, refuse_a_value_that_is_not_larger) {
   timeline mine = timeline::create(client_, "t");
   mine.signal(5);
   EXPECT_EQ(failure_of([&] { mine.signal(5); }), errc::invalid_argument);

@@ -219,7 +219,7 @@ TEST_P(loads, of_a_slice_go_on_where_a_killed_one_has_ended) {
 }
 
 /// Also without a process that waits.
-TEST_P(loads, succeed_whoever_is_killed) {
+TEST_P(loads, succeed_if_any_process_is_killed) {
   const int rounds = gpushm_testing::number_from_environment("GPUSHM_KILLS", 2);
   const unsigned seed = std::random_device()();
   RecordProperty("seed", std::to_string(seed));
