@@ -41,6 +41,8 @@ check_shell() {
 check_rules() {
   scripts/lint_rules.sh --self-test
   scripts/lint_rules.sh
+  scripts/behaviour.py --check
+  scripts/plot_readme.py --check
 }
 
 if [ "${1:-}" = --fix-format ]; then

@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "overview.svg"
 WIDTH, HEIGHT = 480, 404  # small, so that the text is legible on a telephone
+PRIVILEGES = ("hostPID", "hostIPC", "privileged")
 TITLE = "Two pods use one copy of GPU memory"
 DESCRIPTION = (
     "A broker gives two pods file descriptors of one allocation of GPU memory. Each pod maps it. "
@@ -72,7 +73,7 @@ def pod(left, name, call):
         box("pod", left, top, width, 148),
         text(middle, top + 28, name, "head"),
         text(middle, top + 55, call, "code"),
-        *(text(middle, top + 84 + 22 * row, words, "soft") for row, words in enumerate(("no hostPID", "no hostIPC", "no privileged"))),
+        *(text(middle, top + 84 + 22 * row, f"no {words}", "soft") for row, words in enumerate(PRIVILEGES)),
         *arrow("request", middle, 78, top),
         *arrow("map", middle, 276, 332),
     ]
@@ -94,11 +95,15 @@ def picture():
         text(middle, 383, "can outlive pod A", "soft"),
     ]
     body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img"'
-        f' aria-labelledby="title description">\n<!-- Written by scripts/plot_readme.py. -->\n<title id="title">{TITLE}</title>\n'
-        f'<desc id="description">{DESCRIPTION}</desc>\n<style>{style()}</style>\n{body}\n</svg>\n'
-    )
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"
+     width="{WIDTH}" height="{HEIGHT}" role="img" aria-labelledby="title description">
+<!-- Written by scripts/plot_readme.py. -->
+<title id="title">{TITLE}</title>
+<desc id="description">{DESCRIPTION}</desc>
+<style>{style()}</style>
+{body}
+</svg>
+"""
 
 
 def main():
