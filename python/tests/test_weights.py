@@ -138,16 +138,16 @@ def test_libraries_allocate_no_memory_for_parameters_of_a_segment(client, librar
         module.caching_allocator_warmup("model")
         with gpushm.shared_weights("w/other", device="host", client=client):
             module.caching_allocator_warmup("other")
-        other = threading.Thread(target=lambda: module.caching_allocator_warmup("of another thread"))
+        other = threading.Thread(
+            target=lambda: module.caching_allocator_warmup("of another thread")
+        )
         other.start()
         other.join()
     assert calls == ["of another thread"]
     assert module.caching_allocator_warmup is own
 
 
-def test_cache_of_pytorch_is_emptied_after_an_import_in_the_statement(
-    client, library, monkeypatch
-):
+def test_cache_of_pytorch_is_emptied_after_an_import_in_the_statement(client, library, monkeypatch):
     module, _ = library
     emptied = []
     torch = types.SimpleNamespace(cuda=types.SimpleNamespace(empty_cache=lambda: emptied.append(1)))
