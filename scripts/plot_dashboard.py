@@ -41,7 +41,7 @@ def ask(prometheus, path, **parameters):
 
 def name_of(series, legend):
     labels = series["metric"]
-    text = re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), legend)
+    text = re.sub(r"\{\{(\w+)\}\}", lambda match: labels.get(match[1], ""), legend)
     text = " ".join(text.split())
     return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME - 13]}…{text[-12:]}"
 

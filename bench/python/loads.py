@@ -300,19 +300,19 @@ class Bench:
         return not any("failed" in each for each in figures.values())
 
     def load_twice(
-        self, by: Loader, figures: dict[str, Any], runs: dict[str, list[dict[str, Any]]]
+        self, loader: Loader, figures: dict[str, Any], runs: dict[str, list[dict[str, Any]]]
     ) -> None:
         """The first load of a process, and another one. A failure is noted in `figures`."""
-        first = by.load()
+        first = loader.load()
         time.sleep(self.options.pause)  # the driver clears memory that was freed
-        again = by.load() if "failed" not in first else first
+        again = loader.load() if "failed" not in first else first
         if "failed" in again:
-            figures[by.library] = again
+            figures[loader.library] = again
         else:
             run = first | {"again_ms": again["ms"], "again_GBps": again["GBps"]}
-            runs.setdefault(by.library, []).append(run)
-        print(by.library, json.dumps(figures.get(by.library) or run), flush=True)
-        by.end()
+            runs.setdefault(loader.library, []).append(run)
+        print(loader.library, json.dumps(figures.get(loader.library) or run), flush=True)
+        loader.end()
         time.sleep(self.options.pause)
 
     def make(self, client: Any) -> Any:

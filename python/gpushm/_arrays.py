@@ -42,8 +42,8 @@ def array(
     from gpushm import _shared, _tree
 
     name = name if name is not None else f"array/{os.getpid()}-{secrets.token_hex(4)}"
-    by = client if client is not None else _shared.default_client()
-    return _tree.create_array(by, name, _sizes((shape,)), dtype, device, lifetime, replace)
+    owner = client if client is not None else _shared.default_client()
+    return _tree.create_array(owner, name, _sizes((shape,)), dtype, device, lifetime, replace)
 
 
 def to(framework: str, array: Array) -> Any:

@@ -72,8 +72,8 @@ def shared_weights(
 
     Raises, where the library opens a file, as :func:`load_safetensors`; ImportError without safetensors.
     """
-    with connected(client, 0.0 if timeout == 3600.0 else timeout) as by:
-        block = _Block(name, device, read_only, by, timeout)
+    with connected(client, 0.0 if timeout == 3600.0 else timeout) as connection:
+        block = _Block(name, device, read_only, connection, timeout)
         _replace()
         token = _block.set(block)
         try:

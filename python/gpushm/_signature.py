@@ -26,21 +26,23 @@ def signature(overloads: Sequence[tuple[Any, ...]]) -> inspect.Signature:
     )
 
 
-def _parameters(of: ast.arguments) -> list[inspect.Parameter]:
+def _parameters(arguments: ast.arguments) -> list[inspect.Parameter]:
     positional: list[tuple[ast.arg, Any]]
-    positional = [(each, _Parameter.POSITIONAL_ONLY) for each in of.posonlyargs]
-    positional += [(each, _Parameter.POSITIONAL_OR_KEYWORD) for each in of.args]
-    required = [None] * (len(positional) - len(of.defaults))
+    positional = [(each, _Parameter.POSITIONAL_ONLY) for each in arguments.posonlyargs]
+    positional += [(each, _Parameter.POSITIONAL_OR_KEYWORD) for each in arguments.args]
+    required = [None] * (len(positional) - len(arguments.defaults))
     result = [
         _parameter(argument, kind, default)
-        for (argument, kind), default in zip(positional, [*required, *of.defaults], strict=True)
+        for (argument, kind), default in zip(
+            positional, [*required, *arguments.defaults], strict=True
+        )
     ]
-    if of.vararg:
-        result.append(_parameter(of.vararg, _Parameter.VAR_POSITIONAL))
-    for argument, default in zip(of.kwonlyargs, of.kw_defaults, strict=True):
+    if arguments.vararg:
+        result.append(_parameter(arguments.vararg, _Parameter.VAR_POSITIONAL))
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         result.append(_parameter(argument, _Parameter.KEYWORD_ONLY, default))
-    if of.kwarg:
-        result.append(_parameter(of.kwarg, _Parameter.VAR_KEYWORD))
+    if arguments.kwarg:
+        result.append(_parameter(arguments.kwarg, _Parameter.VAR_KEYWORD))
     return result
 
 

@@ -59,8 +59,8 @@ class safe_open:  # noqa: N801
         self._framework = framework
         self._convert = converter(framework)
         end = end_of(timeout)
-        with connected(client, timeout, [name]) as by:
-            self._table = open_table(by, name, device=_to_device(device), timeout=left(end))
+        with connected(client, timeout, [name]) as connection:
+            self._table = open_table(connection, name, device=_to_device(device), timeout=left(end))
         gpus = {each.device for each in self._table.segments} - {"host"}
         if device == "cpu" and gpus:
             self.close()
@@ -323,9 +323,9 @@ def load_safetensors(
     report = progress if callable(progress) else line
     end = end_of(timeout)
     # An hour without a broker says nothing to those who have not started one.
-    with connected(client, 0.0 if timeout == _LOAD_SECONDS else timeout) as by:
+    with connected(client, 0.0 if timeout == _LOAD_SECONDS else timeout) as connection:
         try:
-            return by.load_tensors(
+            return connection.load_tensors(
                 paths,
                 name,
                 device=device,

@@ -239,8 +239,8 @@ class MemPool:
 
         self._name = name
         self._device = device
-        with connected(client) as by:
-            self._core = _core.TorchPool(by, name)
+        with connected(client) as connection:
+            self._core = _core.TorchPool(connection, name)
         symbol = self._core.malloc_symbol
         if symbol not in _allocators:
             _allocators[symbol] = torch.cuda.memory.CUDAPluggableAllocator(

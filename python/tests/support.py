@@ -225,10 +225,10 @@ def why_no_containers() -> str | None:
     return "containers need root" if os.geteuid() != 0 else None
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], awaited: str, timeout: float = 20.0) -> None:
     end = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < end, f"not in time: {what}"
+        assert time.monotonic() < end, f"not in time: {awaited}"
         time.sleep(0.002)
 
 

@@ -185,8 +185,10 @@ def test_a_file_export(folder, spawn):
         second = export.client.create("second", 4096, device="host")
         second.publish()
         threads = [
-            threading.Thread(target=lambda what=what: [export.write(what) for _ in range(20)])
-            for what in (first, second)
+            threading.Thread(
+                target=lambda segment=segment: [export.write(segment) for _ in range(20)]
+            )
+            for segment in (first, second)
         ]
         for thread in threads:
             thread.start()

@@ -91,13 +91,13 @@ def test_how_types_can_be_named(segment):
         def __str__(self) -> str:
             return "torch.bfloat16"
 
-    for what, name in [
+    for dtype, name in [
         ("f4", "float32"), ("<i8", "int64"), ("=u2", "uint16"), (np.float16, "float16"),
         (np.dtype("complex64"), "complex64"), (float, "float64"), (bool, "bool"), (int, "int64"),
         (ml_dtypes.float8_e5m2, "float8_e5m2"), (np.dtype(ml_dtypes.bfloat16), "bfloat16"),
         (TorchType(), "bfloat16"), ("torch.half", "float16"), (np.bool_, "bool"),
     ]:  # fmt: skip
-        assert segment.view(what, 1).dtype == name
+        assert segment.view(dtype, 1).dtype == name
     with pytest.raises(TypeError, match="gpushm has no dtype float128"):
         segment.view("float128", 1)
     with pytest.raises(TypeError, match="in big-endian order"):

@@ -56,8 +56,8 @@ def random_array(dtypes: list[np.dtype], chance: random.Random) -> np.ndarray:
     return layout(contents(chance.choice(dtypes), shape, chance), chance)
 
 
-def described(what: np.ndarray) -> str:
-    return f"seed {SEED}: {what.dtype.str} {what.dtype} {what.shape} strides {what.strides}"
+def described(array: np.ndarray) -> str:
+    return f"seed {SEED}: {array.dtype.str} {array.dtype} {array.shape} strides {array.strides}"
 
 
 def assert_same(result: Any, expected: np.ndarray, case: str) -> None:
@@ -101,15 +101,15 @@ def test_elements_are_not_converted(client):
     segment = client.create("t", 4096, device="host")
     for into in NATIVE:
         target = segment.view(into, 4)
-        for of in NATIVE + SWAPPED:
-            source = np.zeros(4 * into.itemsize // of.itemsize or 1, of)
-            if of == into:
+        for origin in NATIVE + SWAPPED:
+            source = np.zeros(4 * into.itemsize // origin.itemsize or 1, origin)
+            if origin == into:
                 target.copy_from(source)
                 continue
             segment.fill(1)
             with pytest.raises(TypeError):
                 target.copy_from(source)
-            assert segment.read(0, 256) == b"\x01" * 256, (into, of)
+            assert segment.read(0, 256) == b"\x01" * 256, (into, origin)
     values = [1, 2, 3, 4]
     for code, name in [("b", "int8"), ("H", "uint16"), ("i", "int32"), ("l", "int64"),
                        ("Q", "uint64"), ("f", "float32"), ("d", "float64")]:  # fmt: skip
@@ -140,14 +140,14 @@ class Buffer(ctypes.Structure):
     )  # fmt: skip
 
 
-def exported(what: Any, flags: int) -> tuple[Any, ...] | None:
+def exported(buffered: Any, flags: int) -> tuple[Any, ...] | None:
     """What the buffer protocol gives; None: refused."""
     buffer = Buffer()
     python = ctypes.PyDLL(None)  # of this test: its functions have types
     get = python.PyObject_GetBuffer
     get.argtypes = [ctypes.py_object, ctypes.POINTER(Buffer), ctypes.c_int]
     try:
-        get(what, ctypes.byref(buffer), flags)
+        get(buffered, ctypes.byref(buffer), flags)
     except (BufferError, ValueError):
         return None
     ndim = buffer.ndim

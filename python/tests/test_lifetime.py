@@ -52,12 +52,12 @@ def makers():
     }
 
 
-@pytest.mark.parametrize("what", makers())
-def test_the_lease_lives_as_long_as_what_was_made_from_it(client, opener, published, what):
+@pytest.mark.parametrize("maker", makers())
+def test_the_lease_lives_as_long_as_what_was_made_from_it(client, opener, published, maker):
     gc.collect()
     before = Held()
     segment = opener.open("s", access="read-write")
-    made = makers()[what](segment)
+    made = makers()[maker](segment)
     segment.close()
     del segment
     assert leases(client) == 2

@@ -106,9 +106,9 @@ def test_a_shared_tensor_of_what_other_processes_cannot_open_is_refused(client):
 def test_what_is_not_published_is_said_where_it_is_pickled(client):
     segment = client.create("m", 64, device="host")
     shared = gpushm.SharedTensor(segment.view("uint8", 4), "numpy")
-    for what in (shared, shared.array):
+    for value in (shared, shared.array):
         with pytest.raises(gpushm.InvalidArgumentError, match="is not published"):
-            pickle.dumps(what)
+            pickle.dumps(value)
     segment.publish()
     assert pickle.loads(pickle.dumps(shared)).tensor.tolist() == [0, 0, 0, 0]
     table = json.dumps({"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}})

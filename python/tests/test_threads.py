@@ -89,9 +89,9 @@ WAITS: dict[str, Callable[[gpushm.Client], tuple[Any, Callable[[Any], Any]]]] = 
 }
 
 
-@pytest.mark.parametrize("what", WAITS)
-def test_close_ends_the_waits_of_other_threads(broker, what):
-    made, wait = WAITS[what](gpushm.connect(broker.socket))
+@pytest.mark.parametrize("wait_name", WAITS)
+def test_close_ends_the_waits_of_other_threads(broker, wait_name):
+    made, wait = WAITS[wait_name](gpushm.connect(broker.socket))
     calls = [Call(lambda: wait(made)) for _ in range(3)]
     made.close()
     made.close()

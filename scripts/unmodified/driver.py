@@ -114,12 +114,12 @@ def main():
             flush=True,
         )
         for part in surprises:
-            what = {
+            surprise = {
                 key: part[key]
                 for key in ("mode", "program", "allocator", "row", "not_as_expected")
                 if key in part
             }
-            print(f"  not as expected: {what}", flush=True)
+            print(f"  not as expected: {surprise}", flush=True)
         for skipped in context.skipped:
             print(f"  skipped: {skipped['what']}: {skipped['why']}", flush=True)
     if context.domain is not None:

@@ -105,8 +105,8 @@ class Context:
             else:
                 yield mode
 
-    def skip(self, what, why):
-        self.skipped.append({"what": what, "why": why})
+    def skip(self, part, why):
+        self.skipped.append({"what": part, "why": why})
 
     def start_domain(self):
         if self.domain is None and self.gpushm:
@@ -388,18 +388,18 @@ def networks(context, shared):
             each.close()
 
 
-def opened(found):
+def opened(pair):
     """Whether both sides of the runtime's pair saw the right bytes."""
-    return found["first"].get("wrong_bytes_back") == 0 and found["second"].get("wrong_bytes") == 0
+    return pair["first"].get("wrong_bytes_back") == 0 and pair["second"].get("wrong_bytes") == 0
 
 
-def judge(found, expected, **facts):
+def judge(pair, expected, **facts):
     """Adds what was expected and whether it came."""
-    found["expected"] = expected
-    found["as_expected"] = all(bool(value) for value in facts.values())
-    if not found["as_expected"]:
-        found["not_as_expected"] = sorted(key for key, value in facts.items() if not value)
-    return found
+    pair["expected"] = expected
+    pair["as_expected"] = all(bool(value) for value in facts.values())
+    if not pair["as_expected"]:
+        pair["not_as_expected"] = sorted(key for key, value in facts.items() if not value)
+    return pair
 
 
 def python_argv(script, *words):

@@ -205,9 +205,9 @@ def run_cost(context):
                 found,
                 "no error, no descriptor and no mapping left",
                 **{
-                    f"{kind}_{what}": second.get(f"{kind}_{what}") == 0
+                    f"{kind}_{count}": second.get(f"{kind}_{count}") == 0
                     for kind in kinds
-                    for what in ("error", "errors", "descriptors_left", "mappings_left")
+                    for count in ("error", "errors", "descriptors_left", "mappings_left")
                 },
             )
         )
