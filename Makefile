@@ -31,15 +31,16 @@ export UNITY ?=
 # Tests wait much: three at a time leave a third of two cores idle, six a tenth.
 export CTEST_PARALLEL_LEVEL ?= $(shell echo $$(( $(JOBS) * 3 )))
 
-.PHONY: help deps deps-demo deps-test deps-lint deps-sanitize deps-image deps-aarch64 deps-install deps-bench deps-dev deps-dist deps-packages deps-python \
-        build demo test test-long bench format lint asan tsan aarch64 coverage fuzz install dist check-dist packages image wheel wheel-aarch64 python-test clean
+.PHONY: help deps deps-demo deps-test deps-lint deps-sanitize deps-image deps-aarch64 deps-install deps-bench deps-dev deps-dist deps-packages deps-python deps-docs \
+        build demo test test-long bench format lint asan tsan aarch64 coverage fuzz install dist check-dist packages image wheel wheel-aarch64 python-test docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-deps: ## install the packages for all targets but `packages` (apt, with sudo when not root; pip, in build/python/venv)
+deps: ## install the packages for all targets but `packages` (apt, with sudo when not root; pip, in build)
 	@scripts/deps.sh
 	@scripts/python.sh deps
+	@scripts/docs.sh deps
 
 deps-demo:
 	@scripts/deps.sh build clang
@@ -70,6 +71,10 @@ deps-packages:
 deps-python:
 	@scripts/deps.sh build python
 	@scripts/python.sh deps
+
+deps-docs:
+	@scripts/deps.sh docs
+	@scripts/docs.sh deps
 
 build: deps-dev ## build everything for development (build/dev)
 	@scripts/build.sh dev $(JOBS)
@@ -144,6 +149,9 @@ python-test: wheel deps-dev deps-lint ## install the wheel in build/python/venv;
 	@scripts/python.sh install
 	@scripts/python.sh lint
 	@scripts/python.sh test
+
+docs: deps-docs ## build the site of the documents in build/docs/html
+	@scripts/docs.sh build
 
 clean: ## remove the build trees
 	rm -rf build

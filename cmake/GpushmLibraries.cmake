@@ -87,7 +87,7 @@ if(TARGET gpushm)
   endif()
   gpushm_install_licences("${CMAKE_INSTALL_DOCDIR}" command)
   install(DIRECTORY docs/ TYPE DOC COMPONENT command
-          FILES_MATCHING PATTERN "*.md" REGEX "/docs/README[.]md$" EXCLUDE PATTERN plan EXCLUDE PATTERN man EXCLUDE)
+          FILES_MATCHING PATTERN "*.md" REGEX "/docs/README[.]md$" EXCLUDE PATTERN plan EXCLUDE PATTERN site EXCLUDE PATTERN man EXCLUDE)
   install(FILES docs/README.md TYPE DOC COMPONENT command RENAME index.md)  # README.md is that of the product
   if(GPUSHM_PROGRAMS_RUN)
     set(page "${GPUSHM_PAGES_DIR}/gpushm.1")

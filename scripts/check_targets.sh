@@ -8,7 +8,7 @@ set -euo pipefail
 
 cd "$(dirname "$0")/.."
 # Targets that .ci/run builds, directly or indirectly, and targets without a build.
-run=(deps build test python-test lint asan tsan aarch64 dist check-dist packages install bench)
+run=(deps build test python-test lint asan tsan aarch64 dist check-dist packages install bench docs)
 plain=(help format clean)
 plain+=(wheel)      # make python-test builds one
 plain+=(wheel-aarch64)  # takes 10 minutes without ccache, and checks itself; before a release

@@ -4,7 +4,7 @@
 # nothing, and does not ask for a password, if all are installed.
 #
 #   scripts/deps.sh [build] [agent] [bench] [gtest] [clang] [runtimes] [test] [dist] [lint] [sanitize] [image] [aarch64]
-#                   [gstreamer] [python] [pages] [packages]                                          default: all but packages
+#                   [gstreamer] [python] [pages] [docs] [packages]                                   default: all but packages
 set -euo pipefail
 
 # Alternatives are separated by "|"; the first that this distribution has is used. An entry that ends with "?" is optional: a
@@ -45,6 +45,8 @@ gstreamer=('libgstreamer1.0-dev?' 'libgstreamer-plugins-base1.0-dev?' 'gstreamer
 
 # Writes manual pages from the help of programs.
 pages=(help2man)
+# The site of the documents; scripts/docs.sh deps installs Python packages.
+docs=(doxygen python3-venv)
 # Builds and checks .deb and .rpm. Not in the default, because they have many dependencies (150 packages).
 packages_of_distributions=(binutils dpkg-dev file lintian patchelf rpm rpmlint systemd util-linux)
 
@@ -53,7 +55,7 @@ python=(python3-dev python3-venv binutils)
 
 groups=("$@")
 if [ ${#groups[@]} -eq 0 ]; then
-  groups=(build agent bench gtest clang runtimes test dist lint sanitize image aarch64 gstreamer python pages)
+  groups=(build agent bench gtest clang runtimes test dist lint sanitize image aarch64 gstreamer python pages docs)
 fi
 wanted=()
 for group in "${groups[@]}"; do
@@ -73,6 +75,7 @@ for group in "${groups[@]}"; do
     gstreamer) wanted+=("${gstreamer[@]}") ;;
     python) wanted+=("${python[@]}") ;;
     pages) wanted+=("${pages[@]}") ;;
+    docs) wanted+=("${docs[@]}") ;;
     packages) wanted+=("${packages_of_distributions[@]}") ;;
     *) echo "deps: unknown group $group" >&2; exit 2 ;;
   esac

@@ -57,7 +57,7 @@ GPUSHM_API void gpushm_broker_budget_free(gpushm_broker_budget* budget);
 typedef struct gpushm_broker_options {
   size_t struct_size;
   gpushm_string socket_path; /* empty: as `gpushm serve` (docs/cli.md) */
-  /* The file whose lock keeps other brokers off the socket; empty: <socket_path>.lock. A process
+  /* The file whose lock keeps other brokers off the socket; empty: `<socket_path>.lock`. A process
    * that can open it, even for reading only, can hold the lock: if clients have the socket's
    * directory mounted, use a file that they cannot see. */
   gpushm_string lock_path;

@@ -89,7 +89,7 @@ class broker_budget {
 
 struct broker_options {
   std::string socket_path = {};  ///< empty: as `gpushm serve` (docs/cli.md)
-  /// The file whose lock keeps other brokers off the socket; empty: <socket_path>.lock. A process
+  /// The file whose lock keeps other brokers off the socket; empty: `<socket_path>.lock`. A process
   /// that can open it, even for reading only, can hold the lock: if clients have the socket's
   /// directory mounted, use a file that they cannot see.
   std::string lock_path = {};
