@@ -20,7 +20,7 @@ def run(coroutine):
     return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
-def test_opens_wait(client):
+def test_opens_wait_for_their_names(client):
     async def main():
         waits = [asyncio.create_task(client.open_async(f"s{i}")) for i in range(20)]
         await asyncio.sleep(0.05)
@@ -34,7 +34,7 @@ def test_opens_wait(client):
     run(main())
 
 
-def test_an_open_of_what_is_there_and_of_what_never_comes(client):
+def test_an_open_returns_at_once_or_ends_with_its_timeout(client):
     async def main():
         client.create("here", 8, device="host", lifetime="persistent").publish()
         assert (await client.open_async("here", access="read-write")).access == "read-write"
@@ -53,7 +53,7 @@ def test_an_open_of_what_is_there_and_of_what_never_comes(client):
     run(main())
 
 
-def test_events(client):
+def test_events_are_read_in_a_loop(client):
     async def main():
         with client.subscribe("e/") as subscription:
             seen = []
@@ -74,7 +74,7 @@ def test_events(client):
     run(main())
 
 
-def test_timelines(client):
+def test_waits_for_timelines_end_with_the_value_or_the_timeout(client):
     async def main():
         own = client.create_timeline("t")
         opened = client.open_timeline("t")
@@ -95,7 +95,7 @@ def test_timelines(client):
     run(main())
 
 
-def test_items_of_a_channel(client):
+def test_items_of_a_channel_are_read_in_a_loop(client):
     async def main():
         producer = client.producer("c", 64, 4, device="host")
         consumer = client.consumer("c")
@@ -204,7 +204,7 @@ def test_a_cancelled_read_loses_no_event(client):
     run(main())
 
 
-def test_the_interpreter_ends_while_threads_wait(start):
+def test_the_interpreter_may_end_while_threads_wait(start):
     child = start("""
         import asyncio, gpushm, sys
         client = gpushm.connect(sys.argv[1])
@@ -329,7 +329,7 @@ def test_a_thousand_waits_need_one_thread(client):
     run(main())
 
 
-def test_waits_of_a_kernel_that_cannot_sleep_on_several_words(start):
+def test_waits_end_also_on_a_kernel_without_futex_waitv(start):
     child = start("""
         import asyncio, ctypes, gpushm, os, struct, sys, threading
         libc = ctypes.CDLL(None, use_errno=True)
@@ -420,7 +420,7 @@ def test_a_close_ends_the_waits(client):
     run(main())
 
 
-def test_what_needs_the_broker_does_not_end_a_wait(client, broker, start):
+def test_requests_to_the_broker_do_not_end_a_wait(client, broker, start):
     """Hand-overs of a timeline, and producers that die while a task waits for their next item."""
     child = start("""
         import gpushm, sys
@@ -456,7 +456,7 @@ def test_what_needs_the_broker_does_not_end_a_wait(client, broker, start):
     run(main())
 
 
-def test_slots_for_consumers_that_share_the_work(client):
+def test_slots_are_acquired_when_consumers_that_share_the_work_release(client):
     async def main():
         producer = client.producer("c", 64, 4, device="host")
         consumers = [client.consumer("c", mode="share", held=1) for _ in range(2)]

@@ -41,7 +41,7 @@ def loaders() -> ModuleType:
     return module
 
 
-def test_loads_of_each_library_or_why_not(tmp_path):
+def test_each_library_loads_or_is_reported_as_missing(tmp_path):
     figures = tmp_path / "figures.json"
     result = run(
         *("--device", "host", "--gib", "0.01", "--tensors", "5", "--files", "2"),

@@ -29,7 +29,7 @@ def folder():
         yield path
 
 
-def test_a_broker_in_this_process(folder, spawn):
+def test_a_broker_in_this_process_serves_other_processes(folder, spawn):
     with gpushm.Broker(f"{folder}/first") as broker, gpushm.connect(broker.socket) as client:
         client.create("s", 4096, device="host").close()  # a process keeps some for its next one
     gc.collect()
@@ -67,7 +67,7 @@ def test_a_broker_in_this_process(folder, spawn):
     wait_until(lambda: Held() == before, "nothing is left")
 
 
-def test_limits_of_a_broker(folder):
+def test_a_broker_enforces_its_limits(folder):
     with gpushm.Broker(f"{folder}/socket", quota_bytes=8192, max_segments=16) as broker:
         with gpushm.connect(broker.socket) as client:
             assert (client.broker().quota_bytes, client.broker().max_segments) == (8192, 16)
@@ -114,7 +114,7 @@ def test_a_forked_child_is_not_the_broker(folder, spawn):
     assert child.succeed() == "FORKED\nFORKED\nFORKED\n0 s\n"
 
 
-def test_a_broker_is_dropped_while_a_line_is_logged(folder, spawn):
+def test_a_broker_may_be_dropped_while_a_line_is_logged(folder, spawn):
     """Its end waits for threads of the library, none of which needs the GIL."""
     child = spawn(
         """
@@ -148,7 +148,7 @@ def test_a_broker_is_dropped_while_a_line_is_logged(folder, spawn):
     assert child.succeed() == "ended\n"
 
 
-def test_brokers_that_live_until_the_interpreter_ends(folder, spawn):
+def test_brokers_may_live_until_the_interpreter_ends(folder, spawn):
     child = spawn(
         """
         import gpushm, sys
@@ -163,7 +163,7 @@ def test_brokers_that_live_until_the_interpreter_ends(folder, spawn):
     assert child.succeed() == ""
 
 
-def test_a_file_export(folder, spawn):
+def test_a_file_export_serves_processes_that_wait_for_the_file(folder, spawn):
     path = f"{folder}/weights"
     code = """
         import gpushm, sys

@@ -9,7 +9,7 @@ import pytest
 import gpushm
 
 
-def test_each_item_in_order(client, start):
+def test_a_consumer_gets_each_item_in_order(client, start):
     producer = client.producer("frames", 4096, 4, device="host")
     child = start("""
         import gpushm, numpy, sys
@@ -36,7 +36,7 @@ def test_each_item_in_order(client, start):
     assert child.succeed() == "5050 True\n"
 
 
-def test_a_slot_that_is_not_published(client):
+def test_a_slot_that_is_not_published_is_given_back(client):
     with client.producer("c", 64, 2, device="host") as producer:
         consumer = client.consumer("c")
         with producer.acquire(5) as slot:
@@ -57,7 +57,7 @@ def test_a_slot_that_is_not_published(client):
                 slot.view("int8", 65)
 
 
-def test_a_full_channel(client):
+def test_a_full_channel_waits_for_a_released_slot(client):
     producer = client.producer("c", 64, 2, device="host")
     consumer = client.consumer("c")
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_a_full_channel(client):
     producer.acquire(5).publish()
 
 
-def test_the_newest_item(client):
+def test_a_consumer_of_the_newest_item_skips_others(client):
     producer = client.producer("c", 64, 4, device="host")
     consumer = client.consumer("c", mode="latest")
     for _ in range(10):
@@ -83,7 +83,7 @@ def test_the_newest_item(client):
         client.consumer("c", mode="all")
 
 
-def test_a_producer_that_is_killed_and_its_successor(client, start):
+def test_a_new_producer_continues_after_a_killed_one(client, start):
     code = """
         import gpushm, sys
         producer = gpushm.connect(sys.argv[1]).producer('c', 64, 4, device='host')
@@ -111,7 +111,7 @@ def test_a_producer_that_is_killed_and_its_successor(client, start):
         assert item.metadata == b"second"
 
 
-def test_a_consumer_that_waits_for_the_next_producer(client, start):
+def test_a_consumer_with_resume_waits_for_the_next_producer(client, start):
     code = """
         import gpushm, sys
         producer = gpushm.connect(sys.argv[1]).producer('c', 64, 4, device='host')
@@ -154,7 +154,7 @@ def test_arrays_outlive_their_channel(client):
     assert array.tobytes() == bytes(range(64))
 
 
-def test_what_is_dropped_is_given_back(client):
+def test_slots_and_items_that_are_dropped_are_given_back(client):
     producer = client.producer("c", 64, 1, device="host")
     consumer = client.consumer("c")
     for _ in range(3):

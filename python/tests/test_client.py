@@ -15,7 +15,7 @@ import pytest
 import gpushm
 
 
-def test_a_broker_that_is_not_there(tmp_path):
+def test_a_missing_broker_is_reported_with_the_next_step(tmp_path):
     with pytest.raises(gpushm.BrokerUnreachableError) as raised:
         gpushm.connect(tmp_path / "socket")
     error = raised.value
@@ -30,7 +30,7 @@ def test_a_broker_that_is_not_there(tmp_path):
     assert str(error) == f'connect "{tmp_path}/socket": {error.cause} ({error.next_step})'
 
 
-def test_create_publish_open(client):
+def test_a_segment_can_be_opened_once_it_is_published(client):
     with client.create("w/one", 1000, device="host") as segment:
         assert (segment.name, segment.size, len(segment)) == ("w/one", 1000, 1000)
         assert (segment.device, segment.ordinal, segment.backend) == ("host", -1, "host")
@@ -53,7 +53,7 @@ def test_create_publish_open(client):
     assert client.list() == []
 
 
-def test_a_closed_object_says_so(client):
+def test_calls_of_a_closed_object_are_refused(client):
     segment = client.create("s", 8, device="host")
     segment.close()
     segment.close()
@@ -113,7 +113,7 @@ def test_each_code_has_a_class():
         gpushm.ErrorCode("text")
 
 
-def test_open_many(client):
+def test_open_many_returns_segments_in_the_given_order(client):
     for name in ("a", "b"):
         client.create(name, 16, device="host", lifetime="persistent").publish()
     opened = client.open_many(["b", "a"])
@@ -127,7 +127,7 @@ def test_open_many(client):
     assert client.open_many([]) == []
 
 
-def test_list_stat_remove(client):
+def test_list_and_stat_show_segments_until_they_are_removed(client):
     segment = client.create("p/x", 100, device="host", lifetime="persistent")
     segment.publish(b"12")
     client.create("q", 1, device="host", lifetime="persistent").publish()
@@ -144,7 +144,7 @@ def test_list_stat_remove(client):
     assert segment.read() == b"\x07" * 100
 
 
-def test_a_publish_that_was_forgotten_is_said(client, broker):
+def test_a_forgotten_publish_is_reported(client, broker):
     segment = client.create("un", 64, device="host")
     said = f"being created by pid {os.getpid()}, which has not published it yet"
     with gpushm.connect(broker.socket) as other:
@@ -186,7 +186,7 @@ def test_a_generation_that_was_replaced_is_not_removed(client):
     assert client.stat("g/x", generation=new.generation).generation == new.generation
 
 
-def test_broker_information(client, broker):
+def test_the_client_names_its_broker(client, broker):
     info = client.broker()
     assert (info.socket, info.domain, info.pid) == (broker.socket, "default", broker.process.pid)
     assert len(info.epoch) == 16
@@ -415,7 +415,7 @@ def test_segments_outlive_their_client(client):
     assert segment.state == "live"
 
 
-def test_subscription(client):
+def test_a_subscription_reports_events_of_its_prefix(client):
     client.create("s/0", 8, device="host", lifetime="persistent").publish()
     with client.subscribe("s/") as events:
         assert [info.name for info in events.present] == ["s/0"]
@@ -432,7 +432,7 @@ def test_subscription(client):
         assert events.dispatch() == []
 
 
-def test_a_broker_that_dies(client, broker):
+def test_a_dead_broker_ends_waits_and_leaves_memory(client, broker):
     segment = client.create("s", 8, device="host", lifetime="persistent")
     segment.publish()
     segment.fill(3)

@@ -14,7 +14,9 @@ import gpushm._shared
 @pytest.mark.parametrize(
     ("name", "least"), [("README.md", 4), ("docs/python.md", 25), ("docs/python-migration.md", 20)]
 )
-def test_examples(broker, monkeypatch, tmp_path, name, least):
+def test_examples_of_documents_print_what_the_documents_show(
+    broker, monkeypatch, tmp_path, name, least
+):
     page = Path(__file__).parents[2] / name
     if not page.exists():
         pytest.skip("the source tree is not on this machine")

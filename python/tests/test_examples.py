@@ -53,7 +53,7 @@ def _has(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["engine", "jax_reads_pytorch", "loader", "sidecar"])
-def test_usage(broker, name):
+def test_programs_print_their_usage_and_refuse_unknown_options(broker, name):
     """Options are no names of segments: `loader.py --help` once made a segment "--help"."""
     assert run(broker, f"{name}.py", "--help").startswith(f"usage: {name}.py")
     wrong = subprocess.run(
@@ -68,7 +68,7 @@ def test_usage(broker, name):
     assert gpushm.connect(broker.socket).list() == []
 
 
-def test_usage_of_two_containers():
+def test_two_containers_prints_its_usage_and_refuses_unknown_options():
     command = ["sh", str(EXAMPLES / "two_containers.sh")]
     shown = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
     assert "two_containers.sh [DEVICE [FRAMEWORK]]" in shown.stdout
@@ -76,7 +76,7 @@ def test_usage_of_two_containers():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_sidecar(broker, device):
+def test_the_side_car_keeps_the_model_over_deaths_of_its_engine(broker, device):
     words = set()
     for framework in frameworks(device):
         output = run(broker, "sidecar.py", f"w/{framework}", device, framework)
@@ -89,7 +89,7 @@ def test_sidecar(broker, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_jax_reads_pytorch(broker, device):
+def test_jax_reads_what_pytorch_wrote(broker, device):
     for module in ("torch", "jax"):
         pytest.importorskip(module)
     output = run(broker, "jax_reads_pytorch.py", device)
@@ -124,7 +124,7 @@ def contain(tmp_path, broker) -> Iterator[Callable[..., Container]]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_two_isolated_containers_and_one_model(client, contain, device):
+def test_two_isolated_containers_run_one_copy_of_a_model(client, contain, device):
     for framework in frameworks(device):
         name = f"w/{framework}"
         engine = contain(str(EXAMPLES / "engine.py"), name, framework)
@@ -148,7 +148,7 @@ def test_two_isolated_containers_and_one_model(client, contain, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_message_between_isolated_containers(client, contain, device):
+def test_an_array_is_pickled_between_isolated_containers(client, contain, device):
     """A pickled array of one container, in another one: both processes are number 1."""
     writer = contain(
         "-c",
@@ -186,7 +186,7 @@ runtime = "runc"
 """
 
 
-def test_two_containers_of_podman(broker, monkeypatch):
+def test_two_containers_of_podman_run_one_copy_of_a_model(broker, monkeypatch):
     """The script that documents show, with an image that has this machine's programs."""
     for program in ("podman", "tar"):
         if shutil.which(program) is None:

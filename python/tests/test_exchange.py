@@ -67,7 +67,7 @@ def test_numpy_has_the_same_elements(segment, name):
 
 
 @pytest.mark.parametrize("name", OTHER_TYPES)
-def test_types_that_numpy_lacks(segment, name):
+def test_types_that_numpy_lacks_are_exchanged_by_dlpack(segment, name):
     array = segment.view(name, 8)
     tensor = dlpack.peek(capsule := array.__dlpack__(max_version=(1, 0))).tensor
     assert (tensor.code, tensor.bits, tensor.lanes) == OTHER_TYPES[name]
@@ -86,7 +86,7 @@ def test_types_that_numpy_lacks(segment, name):
             np.asarray(array)
 
 
-def test_how_types_can_be_named(segment):
+def test_types_have_the_names_of_numpy_and_pytorch(segment):
     class TorchType:
         def __str__(self) -> str:
             return "torch.bfloat16"
@@ -104,7 +104,7 @@ def test_how_types_can_be_named(segment):
         segment.view(np.dtype(">f4"), 1)
 
 
-def test_shapes_strides_and_offsets(segment):
+def test_views_have_the_given_shape_strides_and_offset(segment):
     assert segment.view().shape == (4096,)
     assert segment.view("int64", offset=4088).shape == (1,)
     assert segment.view("float32", 3).shape == (3,)
@@ -150,12 +150,12 @@ def test_shapes_strides_and_offsets(segment):
         (("int8", (1,) * 100), {}, ValueError, "more than 64 dimensions"),
     ],
 )
-def test_what_does_not_fit(segment, arguments, options, error, text):
+def test_views_that_do_not_fit_are_refused(segment, arguments, options, error, text):
     with pytest.raises(error, match=text):
         segment.view(*arguments, **options)
 
 
-def test_versions(segment):
+def test_dlpack_capsules_have_the_version_that_the_consumer_accepts(segment):
     array = segment.view("float32", (2, 3))
     for version in (None, (0, 8)):
         capsule = array.__dlpack__(max_version=version)
@@ -199,7 +199,7 @@ def test_a_write_to_a_read_only_mapping_ends_the_process(start, segment):
     assert child.end()[0] == -11
 
 
-def test_copies(segment, readonly):
+def test_copies_by_dlpack_are_contiguous_and_writable(segment, readonly):
     source = readonly.view("int16", (3, 2), strides=(4, 2))
     segment.view("int16").copy_from(np.arange(2048, dtype="int16"))
     managed = dlpack.peek(capsule := source.__dlpack__(max_version=(1, 0), copy=True))
@@ -263,7 +263,7 @@ class Kind(enum.IntEnum):
     CPU = 1
 
 
-def test_devices_and_streams_of_host_memory(segment):
+def test_host_memory_refuses_other_devices_and_streams(segment):
     array = segment.view()
     assert array.__dlpack_device__() == (1, 0)
     assert dlpack.name_of(array.__dlpack__(dl_device=(1, 0))) == b"dltensor"
@@ -276,7 +276,7 @@ def test_devices_and_streams_of_host_memory(segment):
     assert not hasattr(array, "__cuda_array_interface__")
 
 
-def test_buffers(segment):
+def test_the_buffer_protocol_shows_format_shape_and_strides(segment):
     view = memoryview(segment)
     assert (view.format, view.nbytes, view.readonly) == ("B", 4096, False)
     view[10:13] = b"abc"
@@ -294,7 +294,7 @@ def test_buffers(segment):
     assert segment.read(0, 4) == b"\x07\x00\x00\x00"
 
 
-def test_sources_of_copies(segment):
+def test_copies_accept_arrays_and_bytes_of_the_same_size(segment):
     array = segment.view("float32", 4)
     source = np.arange(4, dtype="float32")
     for each in (source, memoryview(source), source.tobytes(), gpushm.from_dlpack(source)):
@@ -323,7 +323,7 @@ def test_sources_of_copies(segment):
         segment.view("float32", 4, strides=(2,)).copy_from(source)
 
 
-def test_from_dlpack(segment):
+def test_from_dlpack_uses_memory_in_place(segment):
     source = np.arange(12, dtype="uint8").reshape(3, 4)
     source.flags.writeable = False
     array = gpushm.from_dlpack(source)
@@ -377,7 +377,7 @@ def test_another_major_version_is_only_released(segment):
         table.to_object(ctypes.pointer(managed), ctypes.byref(result))
 
 
-def test_c_exchange_table(segment):
+def test_the_c_exchange_table_converts_arrays_without_a_copy(segment):
     table = dlpack.exchange_table(gpushm.Array)
     assert (table.version.major, table.version.minor, table.previous) == (1, 3, None)
     array = segment.view("float32", (2, 3), offset=64)
@@ -398,7 +398,7 @@ def test_c_exchange_table(segment):
         table.from_object(object(), ctypes.byref(managed))
 
 
-def test_exchange_by_the_table_of_another_library(client, segment):
+def test_arrays_are_exchanged_by_the_table_of_another_library(client, segment):
     own = dlpack.exchange_table(gpushm.Array)
     seen = []
 
@@ -431,7 +431,7 @@ def test_exchange_by_the_table_of_another_library(client, segment):
     assert readonly.tobytes() == bytes(segment.size)
 
 
-def test_exchange_by_a_table_needs_what_is_ready(client, segment):
+def test_exchange_by_a_table_refuses_an_array_that_is_not_ready(client, segment):
     table = gpushm.Array.__dlpack_c_exchange_api__
     with client.create_timeline("exchange") as timeline:
         array = segment.view("int32", 4, ready=(timeline, 1))
@@ -458,7 +458,7 @@ def test_c_exchange_allocates_in_host_memory():
     assert errors[0][0] == b"BufferError"
 
 
-def test_share_of_memory_that_exists(client, start):
+def test_existing_host_memory_is_shared_in_place(client, start):
     seals = 0x0002 | 0x0004 | 0x0001  # F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL
     descriptor = os.memfd_create("shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, 8192)

@@ -38,7 +38,7 @@ READER = """
     """
 
 
-def test_pytorch(client, segment, start, torch):
+def test_pytorch_uses_a_segment_of_a_gpu_in_place(client, segment, start, torch):
     tensor = torch.from_dlpack(segment.view("float32", (4, 4)))
     assert tensor.device == torch.device("cuda", 0)
     assert tensor.data_ptr() == segment.view().data_ptr
@@ -61,7 +61,7 @@ def test_pytorch_reads_what_is_mapped_for_reading(client, segment, torch):
     assert float((weights @ weights).sum()) == 32 * 32 * 32
 
 
-def test_a_graph_of_pytorch(client, segment, torch):
+def test_a_graph_of_pytorch_waits_and_signals_at_each_launch(client, segment, torch):
     requests, answers = client.create_timeline("requests"), client.create_timeline("answers")
     asked, answered = client.open_timeline("requests"), client.open_timeline("answers")
     tensor = torch.from_dlpack(segment.view("float32", 1024))
@@ -111,7 +111,7 @@ def test_the_stream_of_pytorch_waits_and_the_host_does_not(client, segment, torc
     assert float(total) == 2048
 
 
-def test_share_of_a_tensor_of_pytorch(client, start, torch):
+def test_a_tensor_of_pytorch_is_shared_until_unshare(client, start, torch):
     tensor = torch.arange(32, dtype=torch.float32, device="cuda")
     torch.cuda.synchronize()
     with client.share("tensor", tensor[4:20]) as shared:
@@ -122,7 +122,7 @@ def test_share_of_a_tensor_of_pytorch(client, start, torch):
         client.open("tensor")
 
 
-def test_put_and_get_of_pytorch(client, torch):
+def test_tensors_of_pytorch_are_put_and_got_on_a_gpu(client, torch):
     state = {"w": torch.ones(8, 8, dtype=torch.bfloat16), "b": torch.arange(8)}
     client.put("m", state, device="0")
     result = client.get("m", "torch")
@@ -132,7 +132,7 @@ def test_put_and_get_of_pytorch(client, torch):
     assert result["b"].tolist() == list(range(8))
 
 
-def test_a_model_in_pytorch(client, tmp_path, torch):
+def test_a_model_is_opened_as_tensors_of_pytorch_on_a_gpu(client, tmp_path, torch):
     safetensors = pytest.importorskip("safetensors.torch")
     with torch.device("cuda"):
         source = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32)).eval()
@@ -160,7 +160,7 @@ def test_a_model_in_pytorch(client, tmp_path, torch):
     client.remove("m")
 
 
-def test_cupy(segment):
+def test_cupy_uses_a_segment_of_a_gpu_in_place(segment):
     cupy = pytest.importorskip("cupy")
     for make in (cupy.from_dlpack, cupy.asarray):
         array = make(segment.view("float32", (4, 8)))
@@ -186,7 +186,7 @@ def test_cupy_waits_for_the_timeline(client, segment):
     assert result.tolist() == [1.0] * 8
 
 
-def test_numba(segment):
+def test_numba_uses_a_segment_of_a_gpu_in_place(segment):
     cuda = pytest.importorskip("numba.cuda")
     array = cuda.as_cuda_array(segment.view("float32", (4, 8)))
     array.copy_to_device(np.full((4, 8), 3, "float32"))
@@ -195,7 +195,7 @@ def test_numba(segment):
     assert array.device_ctypes_pointer.value == segment.view().data_ptr
 
 
-def test_jax(segment, start):
+def test_jax_uses_a_segment_of_a_gpu_in_place(segment, start):
     pytest.importorskip("jax")
     segment.view("float32", 64).copy_from(np.full(64, 2, "float32"))
     segment.publish()

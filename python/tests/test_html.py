@@ -48,7 +48,7 @@ def shown(item):
     return dict(Parser(item._repr_html_()).rows)
 
 
-def test_a_segment_and_its_array(client):
+def test_a_segment_and_its_array_are_shown_as_tables(client):
     segment = client.create(NAME, 3 << 19, device="host")
     assert shown(segment) == {
         "gpushm.Segment": "",
@@ -86,13 +86,13 @@ def test_a_segment_and_its_array(client):
     [(1, "1 bytes"), (1023, "1023 bytes"), (1024, "1 KiB"), (1 << 20, "1 MiB"),
      ((1 << 30) + 1, "1 GiB (1073741825 bytes)"), (5 << 39, "2.5 TiB (2748779069440 bytes)")],
 )  # fmt: skip
-def test_sizes(size, text):
+def test_sizes_are_shown_in_binary_units(size, text):
     from gpushm import _html
 
     assert _html._bytes(size) == text
 
 
-def test_memory_of_another_library():
+def test_memory_of_another_library_is_shown_as_a_table():
     rows = shown(gpushm.from_dlpack(np.zeros((2, 3))))
     assert rows == {
         "gpushm.Array": "",
@@ -104,7 +104,7 @@ def test_memory_of_another_library():
     }
 
 
-def test_segments_of_a_list(client):
+def test_segments_of_a_list_are_shown_with_state_and_leases(client):
     with client.create(NAME, 4096, device="host") as segment:
         (info,) = client.list()
         assert shown(info)["state"] == "live, not published"
@@ -114,7 +114,7 @@ def test_segments_of_a_list(client):
         assert (rows["name"], rows["state"], rows["leases"]) == (NAME, "live", "1")
 
 
-def test_tables_of_tensors(client):
+def test_the_first_50_tensors_of_a_model_are_shown(client):
     client.put("w", {f"<{i}>": np.zeros((i, 2), "float16") for i in range(53)}, device="host")
     with gpushm.safe_open("w", "numpy", client=client) as opened:
         assert "\n" not in repr(opened)
@@ -127,7 +127,7 @@ def test_tables_of_tensors(client):
     assert shown(opened) == {"gpushm.Segment": "", "state": "closed"}
 
 
-def test_weights_of_models(client):
+def test_read_only_tensors_are_shown_as_tables(client):
     torch = pytest.importorskip("torch")
     from gpushm._torch_read_only import ReadOnlyTensor
 

@@ -66,7 +66,7 @@ def assert_same(result: Any, expected: np.ndarray, case: str) -> None:
     assert result.tobytes() == expected.tobytes(), case
 
 
-def test_what_is_put_is_what_one_gets(client):
+def test_structures_are_got_as_they_were_put(client):
     chance = random.Random(SEED)
     for _ in range(25):
         tree = {f"t{i}": random_array(NATIVE, chance) for i in range(8)}
@@ -278,7 +278,7 @@ def test_names_of_types_are_those_of_the_library():
 State = collections.namedtuple("State", ["count", "mu"])
 
 
-def test_leaves_of_optimisers(client):
+def test_scalars_and_namedtuples_of_optimisers_are_kept(client):
     """NumPy's scalars are values; namedtuples keep their names."""
     tree = {
         "step": np.int64(1 << 40),
@@ -316,7 +316,7 @@ def test_leaves_of_optimisers(client):
         (np.longdouble(1), "at a.b: gpushm has no dtype"),
     ],
 )
-def test_errors_say_the_place(client, wrong, text):
+def test_errors_name_the_place_in_the_structure(client, wrong, text):
     with pytest.raises(TypeError, match=text):
         client.put("m", {"a": {"b": wrong}}, device="host")
     assert client.list() == []
@@ -337,7 +337,7 @@ def test_errors_say_the_place(client, wrong, text):
         '{"namedtuple":["a",[["b",{"value":[]}]]]}',
     ],
 )
-def test_a_hostile_namedtuple(client, node):
+def test_a_hostile_namedtuple_is_refused(client, node):
     table = json.dumps({"__metadata__": {"gpushm.tree": node}})
     segment = client.create("m", gpushm.tensors_size(table), device="host", lifetime="persistent")
     segment.publish_tensors(table)

@@ -119,7 +119,7 @@ def test_a_consumer_releases_after_the_interpreter_has_ended(start, published, c
     wait_until(lambda: leases(client) == 1, "the lease ends")
 
 
-def test_objects_that_live_until_the_interpreter_ends(start, published):
+def test_objects_may_live_until_the_interpreter_ends(start, published):
     child = start("""
         import gpushm, numpy, sys
         client = gpushm.connect(sys.argv[1])
@@ -167,7 +167,7 @@ def test_a_forked_child_releases_nothing_of_its_parent(start, published, client)
     assert child.succeed() == "FORKED\n0 2 5\n"
 
 
-def test_the_broker_dies_first(broker, client, published):
+def test_arrays_stay_readable_after_the_death_of_the_broker(broker, client, published):
     gc.collect()
     before = Held()
     array = np.from_dlpack(client.open("s").view())
@@ -184,7 +184,7 @@ def test_the_broker_dies_first(broker, client, published):
     wait_until(lambda: Held().mappings == before.mappings, "mappings are gone")
 
 
-def test_the_last_array_of_a_client_ends_while_a_line_is_logged(start, broker):
+def test_the_last_array_of_a_client_may_end_while_a_line_is_logged(start, broker):
     child = start("""
         import gpushm, logging, sys, threading
         entered, leave = threading.Event(), threading.Event()
@@ -213,7 +213,7 @@ def test_the_last_array_of_a_client_ends_while_a_line_is_logged(start, broker):
     assert child.succeed() == "released\n"
 
 
-def test_a_fork_while_a_line_is_logged(start, broker):
+def test_a_child_forked_while_a_line_is_logged_has_its_own_log(start, broker):
     """The child has a log of its own, whatever its parent's thread does."""
     child = start("""
         import gpushm, logging, os, sys, threading, warnings
@@ -312,7 +312,7 @@ def test_a_shared_tensor_lives_until_it_is_closed(client, tmp_path):
     wait_until(lambda: alive() is None, "the tensor is released")
 
 
-def test_rounds_leave_nothing(client, published):
+def test_repeated_rounds_leave_no_descriptor_mapping_or_lease(client, published):
     def round_of_everything() -> None:
         with client.open("s") as segment:
             array = segment.view("int32", (4, 4))

@@ -26,7 +26,7 @@ def needed(library: Path) -> set[str]:
     }
 
 
-def test_what_the_libraries_need():
+def test_libraries_need_only_libraries_of_the_system():
     system = {
         "libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1",
         "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1",
@@ -57,7 +57,7 @@ def test_an_import_needs_no_driver_and_no_framework():
     child.succeed()
 
 
-def test_versions():
+def test_the_package_has_the_version_of_its_library():
     version = ".".join(map(str, gpushm.library_version()))
     assert gpushm.__version__ == version == importlib.metadata.version("gpushm")
     metadata = importlib.metadata.metadata("gpushm")

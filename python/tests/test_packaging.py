@@ -62,7 +62,7 @@ def configure(source: Path, build: Path, *options: str) -> subprocess.CompletedP
     )
 
 
-def test_metadata():
+def test_the_metadata_of_the_package_is_complete():
     metadata = importlib.metadata.metadata("gpushm")
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata.get_all("License-File") == ["LICENSE"]
@@ -119,7 +119,7 @@ def test_a_source_distribution_is_complete(sdist, tmp_path):
     assert "stripped/gpushm" in planned.stdout
 
 
-def test_a_source_distribution_says_what_it_needs(sdist, tmp_path):
+def test_a_source_distribution_names_missing_packages(sdist, tmp_path):
     _, source = sdist
     failed = configure(
         source,

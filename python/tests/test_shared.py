@@ -35,7 +35,7 @@ def default_broker(broker, monkeypatch) -> Iterator[None]:
         gpushm._shared._connection[1].close()
 
 
-def test_multiprocessing(client):
+def test_multiprocessing_passes_arrays_by_name(client):
     segment = client.create("m", 4096, device="host")
     array = segment.view("int32", (4, 6), offset=256)
     np.from_dlpack(array)[:] = 1
@@ -78,7 +78,7 @@ def test_a_pickle_is_small_and_has_no_handle(client):
         pickle.loads(text)
 
 
-def test_what_cannot_be_pickled(client):
+def test_arrays_that_others_cannot_open_are_not_pickled(client):
     with pytest.raises(TypeError, match="not of a segment"):
         pickle.dumps(gpushm.from_dlpack(np.ones(3)))
     segment = client.create("m", 64, device="host")
@@ -103,7 +103,7 @@ def test_a_shared_tensor_of_what_other_processes_cannot_open_is_refused(client):
             gpushm.SharedTensor(wrong, "numpy")
 
 
-def test_what_is_not_published_is_said_where_it_is_pickled(client):
+def test_an_array_that_is_not_published_is_refused_where_it_is_pickled(client):
     segment = client.create("m", 64, device="host")
     shared = gpushm.SharedTensor(segment.view("uint8", 4), "numpy")
     for value in (shared, shared.array):
@@ -119,7 +119,7 @@ def test_what_is_not_published_is_said_where_it_is_pickled(client):
     pickle.dumps(segment.view("uint8", 4))
 
 
-def test_an_array_of_another_broker(broker, client, monkeypatch):
+def test_an_array_of_another_broker_is_refused_with_the_next_step(broker, client, monkeypatch):
     client.put("m", {"w": np.arange(4)}, device="host")
     text = pickle.dumps(gpushm.SharedTensor(client.get("m")["w"], "numpy"))
     epoch = client.broker().epoch.hex()
@@ -201,7 +201,7 @@ def test_memory_is_found_behind_its_parts(client):
 # ---- what was sent by gpushm.reductions: PyTorch is not needed to give it back ----
 
 
-def test_what_was_sent_waits_for_its_receiver(client, broker, monkeypatch):
+def test_sent_memory_is_kept_for_its_receiver(client, broker, monkeypatch):
     """Also if events were lost; and a name that somebody has removed stops nothing."""
     torch = types.ModuleType("torch")
     torch._C = types.SimpleNamespace(_storage_Use_Count=lambda key: 0)
@@ -293,7 +293,7 @@ def weights() -> dict[str, np.ndarray]:
     }
 
 
-def test_load_into(client, module):
+def test_load_into_maps_parameters_and_copies_mutable_ones(client, module):
     client.put("m", weights(), device="host")
     gpushm.load_into("m", module, mutable=["*.scale"], client=client)
     mapped = client.get("m", "numpy")
@@ -328,7 +328,7 @@ def test_a_module_that_does_not_fit_is_unchanged(client, module, changes, text):
     assert module.state_dict(keep_vars=True) == before
 
 
-def test_load_into_what_is_there(client, module):
+def test_load_into_without_strict_keeps_what_the_model_lacks(client, module):
     client.put("m", {"layer.weight": np.full(3, 2, "float16"), "x": np.ones(1)}, device="host")
     before = module._parameters["embed"]
     gpushm.load_into("m", module, strict=False, client=client)
@@ -336,7 +336,7 @@ def test_load_into_what_is_there(client, module):
     assert (module.children["layer"]._parameters["weight"].array == 2).all()
 
 
-def test_load_into_a_module_of_pytorch(client):
+def test_load_into_a_module_of_pytorch_gives_equal_results(client):
     torch = pytest.importorskip("torch")
     with torch.device("meta"):
         module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))

@@ -82,12 +82,12 @@ def test_signatures_are_those_of_the_stub(place):
     )
 
 
-def test_classes_that_programs_make():
+def test_constructors_of_classes_have_signatures():
     assert list(inspect.signature(gpushm.Broker).parameters)[:2] == ["socket", "domain"]
     assert list(inspect.signature(gpushm.StreamBatch).parameters) == []
 
 
-def test_bound_methods_and_documentation(client):
+def test_bound_methods_and_pydoc_show_signatures(client):
     assert list(inspect.signature(client.stat).parameters) == ["name", "generation"]
     assert inspect.signature(client.open).parameters["timeout"].default == 0.0
     assert isinstance(client.open, types.MethodType)
@@ -100,7 +100,7 @@ def test_bound_methods_and_documentation(client):
     assert repr(gpushm.connect) == "<function gpushm._core.connect>"
 
 
-def test_functions_are_those_of_python(client):
+def test_functions_behave_as_those_of_python(client):
     """What worked with nanobind's functions, and what works with Python's."""
     for each in (gpushm.connect, gpushm.Client.open, gpushm.Broker.__init__):
         assert pickle.loads(pickle.dumps(each)) is each
@@ -119,7 +119,7 @@ def test_functions_are_those_of_python(client):
         gpushm.connect.__name__ = "other"
 
 
-def test_all_kinds_of_parameters():
+def test_signatures_have_all_kinds_of_parameters():
     overloads = [("def f(self)",), ("def f(a, /, b: int = -1, *c, d, e=(), **f) -> x[y]",)]
     signature = gpushm._signature.signature(overloads)
     assert str(signature) == "(a, /, b: 'int' = -1, *c, d, e=(), **f) -> 'x[y]'"

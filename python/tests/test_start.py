@@ -143,13 +143,13 @@ def test_a_running_broker_is_used(broker, monkeypatch):
         assert client.broker().pid == broker.process.pid
 
 
-def test_a_socket_that_is_given(socket, monkeypatch):
+def test_a_given_socket_is_used_before_the_environment(socket, monkeypatch):
     monkeypatch.setenv("GPUSHM_SOCKET", "/nowhere/socket")
     with gpushm.connect(Path(socket), start=True) as client:
         assert client.broker().socket == socket
 
 
-def test_after_a_fork(socket, spawn):
+def test_a_forked_child_finds_the_same_broker(socket, spawn):
     child = spawn("""
         import gpushm, os, warnings
         warnings.simplefilter('ignore', DeprecationWarning)  # of a fork with threads, since 3.12
@@ -163,7 +163,7 @@ def test_after_a_fork(socket, spawn):
     assert child.succeed() == "0\n"
 
 
-def test_a_broker_that_cannot_start(socket):
+def test_a_broker_that_cannot_start_is_reported_with_the_cause(socket):
     with pytest.raises(gpushm.SystemCallError, match=r"start a broker: .*does not exist") as failed:
         gpushm.connect("/nowhere/at/all", start=True)
     assert failed.value.code == gpushm.ErrorCode.SYSTEM_ERROR
@@ -185,7 +185,7 @@ def test_a_stopped_broker_is_not_waited_for_longer_than_the_timeout(socket):
 # ---- Broker() ----
 
 
-def test_a_broker_without_a_path(monkeypatch, tmp_path, spawn):
+def test_a_broker_without_a_path_has_a_private_directory(monkeypatch, tmp_path, spawn):
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
@@ -224,7 +224,7 @@ def test_a_broker_without_a_path(monkeypatch, tmp_path, spawn):
 
 
 @pytest.mark.parametrize("wrong", ["relative", "/nowhere", "open", "long"])
-def test_a_directory_that_is_not_used(monkeypatch, tmp_path, wrong):
+def test_unsuitable_runtime_directories_are_not_used(monkeypatch, tmp_path, wrong):
     if wrong == "open":
         (tmp_path / "open").mkdir()
         (tmp_path / "open").chmod(0o777)
@@ -241,7 +241,7 @@ def test_a_directory_that_is_not_used(monkeypatch, tmp_path, wrong):
 # ---- uninstall and upgrade ----
 
 
-def test_uninstall_and_upgrade_while_a_broker_runs(socket, tmp_path):
+def test_a_running_broker_survives_uninstall_and_upgrade(socket, tmp_path):
     wheels = list((REPOSITORY / "build" / "python" / "dist").glob("gpushm-*.whl"))
     if not wheels:
         pytest.skip("no wheel in build/python/dist (make wheel)")

@@ -10,7 +10,7 @@ import pytest
 import gpushm
 
 
-def test_the_import_cache(broker):
+def test_statistics_of_the_import_cache_count_hits_and_misses(broker):
     with gpushm.connect(broker.socket) as client:
         client.create("s", 4096, device="host", lifetime="persistent").publish()
         with gpushm.connect(broker.socket) as reader:
@@ -27,7 +27,7 @@ def test_the_import_cache(broker):
             assert reader.cache_stats().kept_entries == 0
 
 
-def test_a_channel(client, broker):
+def test_the_status_of_a_channel_names_producer_and_consumers(client, broker):
     with pytest.raises(gpushm.NoSuchSegmentError):
         client.channel_status("c")
     producer = client.producer("c", 4096, 4, device="host")
@@ -50,7 +50,7 @@ def test_a_channel(client, broker):
     assert client.channel_status("c").is_closed
 
 
-def test_a_ticket(client, broker):
+def test_a_ticket_is_described_without_an_import(client, broker):
     segment = client.create("s", 5000, device="host")
     segment.publish()
     info = gpushm.describe_ticket(segment.ticket())
@@ -70,7 +70,7 @@ def test_unfence_needs_a_lease_that_waits(client):
         client.unfence("s")
 
 
-def test_streams_that_wait():
+def test_the_number_of_waiting_streams_has_a_limit():
     counts = gpushm.waiting_streams()
     assert counts.waiting == 0
     assert 0 < counts.limit < counts.connections

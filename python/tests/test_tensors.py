@@ -72,7 +72,7 @@ def same(left: np.ndarray, right: np.ndarray) -> bool:
     )
 
 
-def test_the_same_as_safetensors(client, model):
+def test_safe_open_returns_the_same_as_safetensors(client, model):
     with client.load_tensors(model, "m", device="host") as segment:
         assert (segment.access, segment.lifetime) == ("read", "persistent")
     with safetensors.safe_open(model, "numpy") as theirs:
@@ -94,7 +94,7 @@ def test_the_same_as_safetensors(client, model):
             assert all(same(everything[name], expected[name]) for name in expected)
 
 
-def test_types_that_numpy_lacks(client, tmp_path):
+def test_tensors_of_types_that_numpy_lacks_have_the_bytes_of_the_file(client, tmp_path):
     kinds = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"]
     tensors = {name: tensor(name, 4, 6) for name in kinds}
     path = tmp_path / "m.safetensors"
@@ -117,7 +117,7 @@ def test_types_that_numpy_lacks(client, tmp_path):
             assert same(ours.get_slice(name)[1:3, 2], each[1:3, 2])
 
 
-def test_types_that_no_framework_has(client, tmp_path):
+def test_types_that_no_framework_has_are_refused(client, tmp_path):
     header = {
         "six": {"dtype": "F6_E3M2", "shape": [4], "data_offsets": [0, 3]},
         "four": {"dtype": "F4", "shape": [2, 4], "data_offsets": [3, 7]},
@@ -298,7 +298,7 @@ def test_patterns_are_those_of_fnmatch(client, tmp_path):
     assert found > 5
 
 
-def test_selections_that_are_wrong(client, model):
+def test_wrong_selections_are_refused(client, model):
     def load(**options: Any) -> None:
         client.load_tensors(model, "m", device="host", **options)
 
@@ -353,7 +353,7 @@ INDICES = [
 ]
 
 
-def test_slices(client, tmp_path):
+def test_slices_share_the_memory_of_their_tensor(client, tmp_path):
     path = tmp_path / "m.safetensors"
     whole = tensor("float32", 2, 3, 4)
     safetensors.numpy.save_file({"b": whole, "s": np.array(2.5)}, path)
@@ -386,7 +386,7 @@ def test_slices(client, tmp_path):
     assert same(part, whole[1])
 
 
-def test_jax(client, model):
+def test_tensors_and_slices_are_arrays_of_jax(client, model):
     jax = pytest.importorskip("jax")
     client.load_tensors(model, "m", device="host")
     with gpushm.safe_open("m", "flax", device="cpu", client=client) as opened:
@@ -398,7 +398,7 @@ def test_jax(client, model):
         assert same(np.asarray(part), theirs.get_slice("layer.float32")[1:, 2])
 
 
-def test_errors(client, model, monkeypatch, broker):
+def test_closed_missing_and_plain_segments_are_errors(client, model, monkeypatch, broker):
     monkeypatch.setenv("GPUSHM_SOCKET", broker.socket)
     with gpushm.load_safetensors(model, "m", device="host") as segment:
         assert "__metadata__" in segment.tensor_table()
@@ -436,7 +436,7 @@ def test_errors(client, model, monkeypatch, broker):
     assert names(client) == ["m", "plain"]
 
 
-def test_what_get_makes_of_a_model(client, model):
+def test_get_returns_the_tensors_of_a_loaded_model(client, model):
     client.load_tensors([str(model)], "m", device="host", reading="cached", threads=2)
     result = client.get("m", "numpy")
     with safetensors.safe_open(model, "numpy") as theirs:
@@ -444,7 +444,7 @@ def test_what_get_makes_of_a_model(client, model):
         assert all(same(result[name], theirs.get_tensor(name)) for name in result)
 
 
-def test_what_safe_open_makes_of_put(client):
+def test_safe_open_names_the_tensors_of_a_structure_by_their_path(client):
     tied = tensor("float32", 4, 4)
     client.put("m", {"a": tied, "b": {"c": tied, "d": [tensor("int8", 3)]}}, device="host")
     with gpushm.safe_open("m", "numpy", client=client) as opened:
@@ -453,7 +453,7 @@ def test_what_safe_open_makes_of_put(client):
         assert list(opened.metadata()) == ["gpushm.tree"]
 
 
-def test_several_files(client, tmp_path):
+def test_a_model_of_several_files_is_loaded_by_index_folder_or_files(client, tmp_path):
     parts = {
         "model-1.safetensors": {"z": tensor("float32", 8), "a": tensor("int8", 3)},
         "model-2.safetensors": {"m": tensor("bool", 2, 2)},
@@ -505,7 +505,7 @@ def large(tmp_path: Path) -> Iterator[Path]:
     path.unlink()
 
 
-def test_progress(client, model):
+def test_progress_is_reported_in_bytes(client, model):
     seen: list[tuple[int, int, int, bool]] = []
     client.load_tensors(model, "m", device="host", progress=lambda *how_far: seen.append(how_far))
     for done, total, resumed, is_here in seen:
@@ -542,7 +542,7 @@ def test_a_file_that_has_changed_is_not_the_loaded_one(client, tmp_path):
     client.remove("m/changed")
 
 
-def test_what_a_callback_raises_ends_the_load(client, large):
+def test_an_exception_of_the_callback_ends_the_load(client, large):
     class OurError(Exception):
         pass
 
@@ -606,7 +606,7 @@ def test_ctrl_c_ends_the_load(start, client, large, with_callback):
     assert time.monotonic() - begin < 5
 
 
-def test_a_loader_that_is_killed(start, client, large):
+def test_a_waiting_process_continues_the_load_of_a_killed_one(start, client, large):
     # A waiter goes on; here it is this process.
     child = start(
         """
@@ -647,7 +647,7 @@ class Terminal:
         return True
 
 
-def test_the_line_on_a_terminal(client, large, monkeypatch):
+def test_progress_on_a_terminal_is_one_line(client, large, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     gpushm.load_safetensors(large, "m", client=client, device="host", threads=1, progress=True)
@@ -710,7 +710,7 @@ def verdicts(client: gpushm.Client, path: Path) -> tuple[bool, bool, str]:
         ],
     ],
 )
-def test_a_hostile_file(client, tmp_path, file):
+def test_a_hostile_file_is_refused_as_by_safetensors(client, tmp_path, file):
     path = tmp_path / "hostile.safetensors"
     path.write_bytes(file)
     theirs, ours, cause = verdicts(client, path)
@@ -719,7 +719,7 @@ def test_a_hostile_file(client, tmp_path, file):
     assert names(client) == []
 
 
-def test_what_is_refused_leaves_nothing(client, tmp_path):
+def test_a_refused_load_leaves_no_segment(client, tmp_path):
     good = write(tmp_path / "m.safetensors", b"{" + ENTRY + b"}", b"data")
     bad = write(tmp_path / "n.safetensors", b"{" + ENTRY + b"}", b"dat")
     client.load_tensors(good, "m", device="host")
@@ -746,7 +746,9 @@ def test_what_is_refused_leaves_nothing(client, tmp_path):
         (b'{"w":["U8",[4],[0,4]]}', "has an array where it may not be"),
     ],
 )
-def test_what_only_the_reference_accepts(client, tmp_path, header, text):
+def test_files_that_only_safetensors_accepts_are_refused_with_a_cause(
+    client, tmp_path, header, text
+):
     path = write(tmp_path / "m.safetensors", header, b"data")
     theirs, ours, cause = verdicts(client, path)
     assert (theirs, ours) == (True, False)
@@ -754,7 +756,7 @@ def test_what_only_the_reference_accepts(client, tmp_path, header, text):
 
 
 @pytest.mark.parametrize("depth", [1, 124, 125, 126, 127, 500])
-def test_depth(client, tmp_path, depth):
+def test_headers_are_refused_from_the_same_depth_as_by_safetensors(client, tmp_path, depth):
     header = b"{" + ENTRY[:-1] + b',"x":' + b"[" * depth + b"]" * depth + b"}}"
     path = write(tmp_path / "m.safetensors", header, b"data")
     theirs, ours, _ = verdicts(client, path)
@@ -856,7 +858,7 @@ def mutated(random_of: random.Random, header: bytes) -> bytes:
     return bytes(result)
 
 
-def test_random_headers(client, tmp_path):
+def test_random_headers_that_safetensors_refuses_are_refused(client, tmp_path):
     """Whatever the reference refuses is refused; GPUSHM_FUZZ_COUNT and _SEED give more."""
     seed = int(os.environ.get("GPUSHM_FUZZ_SEED", "18"))
     count = int(os.environ.get("GPUSHM_FUZZ_COUNT", "3000"))
@@ -890,7 +892,7 @@ def test_random_headers(client, tmp_path):
     assert names(client) == []
 
 
-def test_a_broker_that_starts_later(broker, monkeypatch, tmp_path):
+def test_loads_and_opens_wait_for_a_broker_that_starts_later(broker, monkeypatch, tmp_path):
     monkeypatch.setenv("GPUSHM_SOCKET", broker.socket)
     path = tmp_path / "m.safetensors"
     safetensors.numpy.save_file({"x": np.arange(3)}, path)

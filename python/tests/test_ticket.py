@@ -25,7 +25,7 @@ READER = """
     """
 
 
-def test_a_segment_and_a_timeline(client, start):
+def test_segments_and_timelines_are_imported_by_their_tickets(client, start):
     segment = client.create("s", 4096, device="host")
     segment.write(b"hello")
     segment.publish()
@@ -46,7 +46,7 @@ def test_a_segment_and_a_timeline(client, start):
         inside.ticket()
 
 
-def test_the_socket_that_a_ticket_names(client, broker):
+def test_a_ticket_names_the_socket_in_a_given_directory(client, broker):
     segment = client.create("s", 4096, device="host")
     segment.publish()
     ticket = segment.ticket("socket")
@@ -59,7 +59,7 @@ def test_the_socket_that_a_ticket_names(client, broker):
     assert gpushm.import_timeline(timeline.ticket("socket"), directory=where).name == "t"
 
 
-def test_a_file(client, tmp_path, start):
+def test_an_import_waits_for_the_file_of_a_ticket(client, tmp_path, start):
     segment = client.create("s", 4096, device="host")
     segment.publish()
     path = tmp_path / "ticket"
@@ -82,14 +82,14 @@ def test_a_file(client, tmp_path, start):
 
 
 @pytest.mark.parametrize("ticket", [b"", b"x", b"\0" * 100, b"\xff" * 4096, b"gpushm" * 700])
-def test_what_is_not_a_ticket(ticket):
+def test_bytes_that_are_not_a_ticket_are_refused(ticket):
     with pytest.raises((gpushm.InvalidTicketError, gpushm.UnsupportedVersionError)):
         gpushm.import_ticket(ticket)
     with pytest.raises((gpushm.InvalidTicketError, gpushm.UnsupportedVersionError)):
         gpushm.import_timeline(ticket)
 
 
-def test_wrong_arguments(client):
+def test_wrong_arguments_are_refused(client):
     segment = client.create("s", 4096, device="host")
     segment.publish()
     with pytest.raises(ValueError, match="access is"):
@@ -100,7 +100,7 @@ def test_wrong_arguments(client):
         gpushm.export_memory(segment.view())
 
 
-def test_the_log(caplog, client, tmp_path):
+def test_log_lines_go_to_the_chosen_logger(caplog, client, tmp_path):
     path = tmp_path / "m.safetensors"
     path.write_bytes(struct.pack("<Q", 2) + b"{}")
 
@@ -125,7 +125,7 @@ def test_the_log(caplog, client, tmp_path):
         assert record.message.startswith('load "m": microseconds')
 
 
-def test_a_logger_that_fails(start, tmp_path):
+def test_a_logger_that_fails_does_not_stop_calls(start, tmp_path):
     path = tmp_path / "m.safetensors"
     path.write_bytes(struct.pack("<Q", 2) + b"{}")
     child = start(
@@ -181,7 +181,7 @@ def test_lines_that_are_not_taken_are_counted(start, tmp_path):
     assert child.succeed() == f"258 {last}\n"
 
 
-def test_the_log_while_the_interpreter_ends(start):
+def test_the_interpreter_may_end_while_lines_are_logged(start):
     child = start("""
         import gpushm, logging, sys
         logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)

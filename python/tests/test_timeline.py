@@ -16,7 +16,7 @@ import dlpack
 from support import wait_until
 
 
-def test_signal_and_wait(client):
+def test_a_wait_ends_with_the_signaled_value(client):
     with client.create_timeline("t") as own:
         assert (own.name, own.own, own.value) == ("t", True, 0)
         with client.open_timeline("t") as opened:
@@ -52,7 +52,7 @@ def test_a_wait_releases_the_gil(client):
     assert done == [None]
 
 
-def test_flags(client):
+def test_a_wait_for_flags_ends_when_one_of_them_is_set(client):
     own = client.create_timeline("t")
     opened = client.open_timeline("t")
     own.set_flags(0b10)
@@ -61,7 +61,7 @@ def test_flags(client):
         opened.wait_flags(0b1, 0)
 
 
-def test_a_signaler_that_is_killed(client, start):
+def test_a_killed_signaler_ends_the_waits_for_its_timeline(client, start):
     child = start("""
         import gpushm, sys
         timeline = gpushm.connect(sys.argv[1]).create_timeline('t')
@@ -81,7 +81,7 @@ def test_a_signaler_that_is_killed(client, start):
     assert (taken.own, taken.value) == (True, 6)
 
 
-def test_hand_over(client, broker):
+def test_a_timeline_is_signaled_by_the_process_that_took_it_over(client, broker):
     with gpushm.connect(broker.socket) as other:
         own = client.create_timeline("t")
         own.signal(1)
@@ -101,7 +101,7 @@ def test_hand_over(client, broker):
         opened.wait(2, 5)
 
 
-def test_timelines_of_a_segment(client):
+def test_a_segment_has_timelines_of_its_own(client):
     segment = client.create("s", 64, device="host")
     with pytest.raises(ValueError, match="1 to 64"):
         segment.create_timelines(0)
@@ -116,7 +116,7 @@ def test_timelines_of_a_segment(client):
         reader.open_timeline(2, timeout=0)
 
 
-def test_an_array_in_host_memory_that_is_not_ready(client):
+def test_an_array_that_is_not_ready_cannot_be_read_by_the_cpu(client):
     segment = client.create("s", 64, device="host")
     own = client.create_timeline("t")
     segment.ready = (own, 2)
@@ -149,7 +149,7 @@ def test_an_array_in_host_memory_that_is_not_ready(client):
     assert segment.view().ready is None
 
 
-def test_an_array_whose_signaler_has_died(client, start):
+def test_an_array_whose_signaler_died_is_refused(client, start):
     child = start("""
         import gpushm, sys
         client = gpushm.connect(sys.argv[1])
@@ -179,7 +179,7 @@ def _is_dead(timeline: gpushm.Timeline) -> bool:
         return True
 
 
-def test_streams_are_named_in_many_ways(client):
+def test_other_objects_than_streams_are_refused(client):
     timeline = client.create_timeline("t")
     with pytest.raises(TypeError, match="is not a CUDA stream"):
         timeline.signal(1, stream="stream")

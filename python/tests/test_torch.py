@@ -87,7 +87,7 @@ def bytes_of(tensor: torch.Tensor) -> list[int]:
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
 @pytest.mark.parametrize("name", DTYPES)
-def test_all_types(client, device, on, name):
+def test_each_type_of_pytorch_is_put_and_got_unchanged(client, device, on, name):
     dtype = getattr(torch, name, None)
     if dtype is None:
         pytest.skip(f"PyTorch {torch.__version__} has no {name}")
@@ -126,7 +126,7 @@ def test_a_type_that_pytorch_lacks_is_refused_and_its_memory_released(client, de
     wait_until(lambda: client.stat("m").leases == 0, "no lease")
 
 
-def test_orders_and_gaps(client, device, on):
+def test_orders_of_dimensions_and_gaps_are_kept(client, device, on):
     base = torch.arange(60, dtype=torch.float32, device=on).reshape(3, 4, 5)
     tree = {
         "permuted": base.permute(2, 0, 1),
@@ -155,7 +155,7 @@ def test_orders_and_gaps(client, device, on):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("name", ["quint8", "qint8", "qint32"])
-def test_quantised(client, device, on, name):
+def test_quantised_tensors_are_put_and_got_unchanged(client, device, on, name):
     dtype = getattr(torch, name)
     source = torch.rand(4, 6) * 10
     tree = {
@@ -179,7 +179,7 @@ def test_quantised(client, device, on, name):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("name", ["quint4x2", "quint2x4"])
-def test_quantised_in_parts_of_a_byte(client, name):
+def test_quantised_tensors_with_several_elements_in_a_byte_are_kept(client, name):
     dtype, source = getattr(torch, name), torch.rand(3, 8)
     tensor = torch.quantize_per_channel(
         source, torch.rand(3) + 0.1, torch.rand(3), 0, dtype
@@ -209,7 +209,7 @@ def test_quantised_in_parts_of_a_byte(client, name):
         {"zero_point": None},
     ],
 )
-def test_a_hostile_quantised_tensor(client, change):
+def test_a_hostile_description_of_a_quantised_tensor_is_refused(client, change):
     how = {
         "dtype": "quint8", "shape": [3, 4], "strides": [4, 1], "offset": 0,
         "scheme": "per_tensor_affine", "scale": 0.5, "zero_point": 1,
@@ -245,7 +245,7 @@ def run(module: torch.nn.Module, on: torch.device) -> torch.Tensor:
     return module.head(module.norm(hidden.transpose(1, 2)).transpose(1, 2))
 
 
-def test_load_into_a_transformer(client, device, on):
+def test_a_loaded_transformer_shares_all_parameters_until_they_are_made_private(client, device, on):
     source = model(on)
     client.put("m", source.state_dict(), device=device)
     with torch.device("meta"):
@@ -272,7 +272,7 @@ def test_load_into_a_transformer(client, device, on):
 
 
 @GPU
-def test_share_of_a_state_dict_and_load_into_it(client, start):
+def test_another_process_loads_a_shared_state_dict_into_its_model(client, start):
     on = torch.device("cuda:0")
     source = model(on)
     torch.cuda.synchronize()
@@ -302,7 +302,7 @@ def test_share_of_a_state_dict_and_load_into_it(client, start):
 
 
 @GPU
-def test_a_pool(client, start):
+def test_tensors_of_a_pool_are_segments_and_are_shared_without_a_copy(client, start):
     with gpushm.MemPool("pool", client=client) as pool:
         weights = torch.arange(1 << 20, dtype=torch.float32, device="cuda")
         bias = torch.ones(16, device="cuda")
@@ -343,7 +343,7 @@ def test_a_pool(client, start):
     wait_until(lambda: client.list("pool/") == [], "the segments of the pool end")
 
 
-def test_reductions_of_memory_of_segments(client, device, on, add_one):
+def test_torch_multiprocessing_sends_memory_of_segments_by_name(client, device, on, add_one):
     """Through torch.multiprocessing, as code that knows nothing of gpushm does it."""
     gpushm.reductions.install()
     gpushm.reductions.install()
@@ -359,7 +359,7 @@ def test_reductions_of_memory_of_segments(client, device, on, add_one):
     assert torch.equal(mapped["w"].cpu(), expected)
 
 
-def test_what_is_not_shared_travels_as_before(client, add_one):
+def test_reductions_leave_tensors_that_are_not_shared_to_pytorch(client, add_one):
     gpushm.reductions.install()
     kinds, where, sums = add_one(
         torch.ones(3), torch.nn.Parameter(torch.ones(2)), torch.eye(2).to_sparse()
@@ -397,7 +397,7 @@ def test_memory_of_messages_is_given_back(client, broker):
 
 
 @GPU
-def test_reductions_of_memory_of_pytorch(client, add_one):
+def test_reductions_keep_memory_of_pytorch_while_a_process_uses_it(client, add_one):
     gpushm.reductions.install()
     tensor = torch.ones(1 << 20, device="cuda")
     leaf = torch.ones(4, device="cuda", requires_grad=True)
@@ -418,7 +418,7 @@ def test_reductions_of_memory_of_pytorch(client, add_one):
 
 
 @GPU
-def test_a_message_that_is_not_read(client, monkeypatch):
+def test_memory_of_a_message_that_is_not_read_is_given_back(client, monkeypatch):
     from multiprocessing.reduction import ForkingPickler
 
     gpushm.reductions.install()

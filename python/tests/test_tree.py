@@ -50,7 +50,7 @@ def same(left: object, right: object) -> bool:
     return type(left) is type(right) and left == right
 
 
-def test_numpy(client):
+def test_structures_of_numpy_arrays_are_got_without_a_copy(client):
     tree = state()
     segment = client.put("w/model", tree, device="host")
     assert (segment.lifetime, segment.state) == ("persistent", "live")
@@ -65,7 +65,7 @@ def test_numpy(client):
     assert result[7][0, 0] == 42
 
 
-def test_arrays_and_jax(client):
+def test_structures_of_jax_arrays_are_got_as_arrays_of_jax(client):
     jax = pytest.importorskip("jax")
     client.put("m", {"w": jax.numpy.ones((4, 4)), "n": [1]}, device="host")
     assert client.get("m")["w"].shape == (4, 4)
@@ -74,7 +74,7 @@ def test_arrays_and_jax(client):
     assert float(result["w"].sum()) == 16
 
 
-def test_torch(client):
+def test_structures_of_tensors_are_got_as_tensors_of_pytorch(client):
     torch = pytest.importorskip("torch")
     client.put("m", {"w": torch.ones(4, 4, dtype=torch.bfloat16)}, device="host")
     result = client.get("m", "torch")
@@ -82,7 +82,7 @@ def test_torch(client):
     assert float(result["w"].sum()) == 16
 
 
-def test_another_process_waits_for_it(client, start):
+def test_another_process_waits_for_a_structure(client, start):
     child = start("""
         import gpushm, sys
         result = gpushm.connect(sys.argv[1]).get('m', 'numpy', timeout=20)
@@ -92,7 +92,7 @@ def test_another_process_waits_for_it(client, start):
     assert child.succeed() == "{'a': [0, 1, 2], 'b': [1.0]}\n"
 
 
-def test_a_writer_that_is_killed(client, start):
+def test_a_killed_writer_leaves_no_part_of_a_structure(client, start):
     child = start("""
         import gpushm, numpy, sys
         client = gpushm.connect(sys.argv[1])
@@ -180,7 +180,7 @@ def test_the_table_is_that_of_a_model(client):
         *["float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"],
     ],
 )
-def test_all_types(client, dtype):
+def test_each_type_of_numpy_is_put_and_got_unchanged(client, dtype):
     kind = np.dtype(getattr(ml_dtypes, dtype, None) or dtype)
     tree = {"w": rng.integers(0, 255, 24 * kind.itemsize, dtype="uint8").view(kind)}
     if dtype == "bool":
@@ -204,7 +204,7 @@ class Packed:
         return (1, 0)
 
 
-def test_elements_of_four_bits(client):
+def test_elements_of_four_bits_are_put_and_got_unchanged(client):
     bytes_of = np.arange(24, dtype="uint8").reshape(2, 12)
     source = Packed(gpushm.from_dlpack(bytes_of))
     segment = client.put("m", {"w": source, "v": Packed(gpushm.from_dlpack(bytes_of[0, 0:1]))},
@@ -216,7 +216,7 @@ def test_elements_of_four_bits(client):
     assert result.tobytes() == bytes_of.tobytes()
 
 
-def test_what_cannot_be_put_leaves_nothing(client):
+def test_a_refused_put_leaves_no_segment(client):
     for wrong, error, text in [
         ({"a": object()}, TypeError, "has no __dlpack__"),
         ({1.5: np.ones(1)}, TypeError, "is not a str or an int"),
@@ -232,7 +232,7 @@ def test_what_cannot_be_put_leaves_nothing(client):
 
 
 @pytest.mark.parametrize("metadata", [b"", b"text", b"[]", b"[" * 5000, b'{"gpushm":"tree"}'])
-def test_a_segment_without_tensors(client, metadata):
+def test_a_segment_without_tensors_is_refused(client, metadata):
     client.create("m", 64, device="host", lifetime="persistent").publish(metadata)
     for framework in (None, "numpy"):
         with pytest.raises(gpushm.InvalidArgumentError):
@@ -270,7 +270,7 @@ def test_a_segment_without_tensors(client, metadata):
         '{"dict":[[1.5,{"value":1}]]}',
     ],
 )
-def test_a_hostile_structure(client, tree):
+def test_a_hostile_structure_is_refused(client, tree):
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     table = json.dumps({"__metadata__": {"gpushm.tree": tree}, "w": entry})
     segment = client.create("m", gpushm.tensors_size(table), device="host", lifetime="persistent")
@@ -302,7 +302,7 @@ def test_a_hostile_structure(client, tree):
         5,
     ],
 )
-def test_a_table_that_is_not_valid(client, entry):
+def test_an_invalid_table_is_refused_when_it_is_published_and_read(client, entry):
     table = json.dumps({"w": entry})
     with pytest.raises(gpushm.InvalidArgumentError):
         gpushm.tensors_size(table)
@@ -401,7 +401,7 @@ def test_the_table_is_as_it_is_specified(client):
         assert opened.get_tensor("tied").strides == (1, 2)
 
 
-def test_a_table_of_another_version(client):
+def test_a_table_of_another_version_is_refused(client):
     entry = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
     table = json.dumps({"w": entry})
     segment = client.create("m", gpushm.tensors_size(table), device="host", lifetime="persistent")
@@ -433,7 +433,7 @@ def test_a_table_of_another_version(client):
         {"dtype": "F4", "shape": [2, 1], "data_offsets": [0, 1]},
     ],
 )
-def test_tables_at_the_limit(client, extra):
+def test_tables_at_the_limit_are_refused_or_read_within_their_bytes(client, extra):
     table = json.dumps({"w": {"dtype": "F32"} | extra})
     try:
         size = gpushm.tensors_size(table)
@@ -460,7 +460,7 @@ def test_a_table_of_one_segment_names_no_other_one(client):
         assert sorted(opened.get_tensors()) == ["a", "b", "c"]
 
 
-def test_an_unknown_framework(client):
+def test_an_unknown_framework_is_refused(client):
     with pytest.raises(ValueError, match='framework is "numpy", "jax", "torch", "cupy", or None'):
         client.get("m", "tensorflow")
 
@@ -500,7 +500,7 @@ def test_a_shared_structure_ends_also_without_its_names(client):
     client.remove("m")
 
 
-def test_a_shared_structure_whose_broker_has_ended(client, broker):
+def test_a_shared_structure_can_be_closed_after_the_end_of_its_broker(client, broker):
     shared = client.share("m", {"a": memfd(4096)})
     broker.kill()
     with contextlib.suppress(gpushm.Error):
@@ -525,7 +525,7 @@ def test_the_first_error_is_the_one_that_is_raised(client, broker):
         client.share("m", {"a": memfd(4096), "b": Ending()})
 
 
-def test_strides_that_cannot_be_shared(client):
+def test_strides_that_cannot_be_shared_are_refused(client):
     for wrong in (memfd(4096)[::-1], np.frombuffer(memfd(4096), ">f4")):
         with pytest.raises(TypeError, match="at a: "):
             client.share("m", {"a": wrong})

@@ -162,7 +162,7 @@ class State:
 Pair = collections.namedtuple("Pair", "mu nu")
 
 
-def test_put_replaces(client):
+def test_put_with_replace_moves_the_name_to_the_new_structure(client):
     first = client.put("m", {"a": np.ones(2)}, device="host", replace=True)
     reader = client.get("m", "numpy")
     with pytest.raises(gpushm.AlreadyExistsError):
@@ -177,7 +177,7 @@ def test_put_replaces(client):
     assert client.get("m", "numpy")["a"].shape == (3,)
 
 
-def test_dataclasses_mappings_and_scalars(client):
+def test_dataclasses_mappings_and_scalars_are_got_as_they_were_put(client):
     tree = {
         "state": State(np.ones((2, 2), "float32"), np.int64(7)),
         "opt": [Pair(np.zeros(2), np.float32(0.5)), types.MappingProxyType({"x": np.arange(3)})],
@@ -204,7 +204,7 @@ def test_error_names_the_leaf_of_a_dataclass(client):
     assert client.list() == []
 
 
-def test_nodes_of_jax(client):
+def test_nodes_of_jax_are_got_as_dictionaries(client):
     jax = pytest.importorskip("jax")
 
     @jax.tree_util.register_pytree_with_keys_class
@@ -233,7 +233,7 @@ def test_nodes_of_jax(client):
 # ---- representations, errors, warnings ----
 
 
-def test_representations(client, broker):
+def test_representations_name_the_object_and_its_state(client, broker):
     socket = broker.socket
     assert repr(client) == f'<gpushm.Client of domain "default" at "{socket}">'
     assert (client.socket, client.domain) == (socket, "default")

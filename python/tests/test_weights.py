@@ -275,7 +275,7 @@ def llama(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_from_pretrained(client, torch, llama):
+def test_from_pretrained_shares_all_parameters_of_a_model(client, torch, llama):
     transformers, folder = llama
     load = transformers.AutoModelForCausalLM.from_pretrained
     plain = load(folder)
@@ -398,7 +398,7 @@ def test_offloaded_parameters_are_private(client, torch, llama, accelerate):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_pipeline_of_diffusers(client, torch, tmp_path):
+def test_pipelines_of_diffusers_share_all_parameters(client, torch, tmp_path):
     diffusers = pytest.importorskip("diffusers")
     unet = diffusers.UNet2DModel(
         sample_size=8,

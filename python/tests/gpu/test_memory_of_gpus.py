@@ -19,7 +19,7 @@ from gpus import MIB, Foreign
 from support import wait_until
 
 
-def test_memory_of_a_gpu(client, segment):
+def test_memory_of_a_gpu_is_written_and_read_through_segments(client, segment):
     assert segment.ordinal == 0
     assert segment.device.startswith(("GPU-", "MIG-"))
     assert segment.backend == "cuda-vmm"
@@ -56,7 +56,7 @@ def test_a_segment_of_a_gpu_is_taken_as_its_bytes(client, segment):
         np.asarray(segment)
 
 
-def test_dlpack_of_a_gpu(client, segment):
+def test_dlpack_shares_memory_of_a_gpu_in_place_and_refuses_other_devices(client, segment):
     array = segment.view("bfloat16", (4, 8), offset=512)
     assert array.__dlpack_device__() == (2, 0)
     tensor = dlpack.peek(capsule := array.__dlpack__(max_version=(1, 0), stream=-1)).tensor
@@ -81,7 +81,7 @@ def test_dlpack_of_a_gpu(client, segment):
         np.asarray(array)
 
 
-def test_a_copy_in_host_memory(segment):
+def test_dlpack_copies_memory_of_a_gpu_to_the_host_on_request(segment):
     array = segment.view("int32", 8)
     array.copy_from(np.arange(8, dtype="int32"))
     managed = dlpack.peek(capsule := array.__dlpack__(max_version=(1, 0), dl_device=(1, 0)))
@@ -92,7 +92,7 @@ def test_a_copy_in_host_memory(segment):
     np.testing.assert_array_equal(np.from_dlpack(array, device="cpu"), np.arange(8))
 
 
-def test_cuda_array_interface(client, segment):
+def test_the_cuda_array_interface_describes_views(client, segment):
     segment.publish()
     array = client.open("s").view("float32", (4, 8), strides=(16, 1))
     assert array.__cuda_array_interface__ == {
@@ -108,7 +108,7 @@ def test_cuda_array_interface(client, segment):
     assert not hasattr(segment.view("bfloat16", 1), "__cuda_array_interface__")
 
 
-def test_a_peer_gpu(client, segment, driver):
+def test_a_peer_gpu_reads_the_segment(client, segment, driver):
     if driver.count < 2:
         pytest.skip("one GPU")
     segment.publish()
@@ -128,7 +128,7 @@ def test_the_lease_lives_as_long_as_a_tensor_of_a_gpu(client, broker):
         wait_until(lambda: client.stat("p").leases == 0, "the lease ends")
 
 
-def test_memory_of_a_gpu_in_a_forked_child(start, segment):
+def test_a_forked_child_cannot_use_memory_of_a_gpu(start, segment):
     segment.publish()
     prelude = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
     child = start(f"""
@@ -149,7 +149,7 @@ def test_memory_of_a_gpu_in_a_forked_child(start, segment):
     assert child.succeed() == "FORKED\n0 32\n"
 
 
-def test_arrays_of_the_cuda_array_interface(driver):
+def test_arrays_of_other_libraries_are_taken_by_the_cuda_array_interface(driver):
     values = np.arange(6, dtype="float32").reshape(2, 3)
     source = Foreign(driver, values)
     array = gpushm.from_dlpack(source)
@@ -179,7 +179,7 @@ def test_arrays_of_the_cuda_array_interface(driver):
     assert seen() is None
 
 
-def test_copies_from_a_gpu(client, segment, driver):
+def test_memory_of_any_gpu_is_copied_into_a_segment(client, segment, driver):
     values = np.arange(64, dtype="float32").reshape(8, 8)
     for gpu in range(driver.count):
         driver.use(gpu)
@@ -200,7 +200,7 @@ def test_copies_from_a_gpu(client, segment, driver):
         segment.write(gpushm.from_dlpack(Foreign(driver, values.T)))
 
 
-def test_memory_for_pytorch(client, start, driver):
+def test_allocations_of_pytorch_are_segments(client, start, driver):
     """What PyTorch calls, without PyTorch."""
     pool = gpushm._core.TorchPool(client, "pool")
     library = ctypes.CDLL(gpushm._core.__file__)
@@ -252,7 +252,7 @@ def test_memory_for_pytorch(client, start, driver):
     assert len({each.malloc_symbol for each in pools}) == 32
 
 
-def test_memory_for_pytorch_that_a_stream_still_uses(client, driver):
+def test_a_free_of_pytorch_waits_for_the_stream_that_uses_the_memory(client, driver):
     pool = gpushm._core.TorchPool(client, "busy")
     # Unlike CDLL, calls have the GIL, as those of PyTorch may.
     library = ctypes.PyDLL(gpushm._core.__file__)
@@ -283,7 +283,7 @@ def test_memory_for_pytorch_that_a_stream_still_uses(client, driver):
     pool.close()
 
 
-def test_a_ticket_of_memory(start, driver):
+def test_a_ticket_shares_memory_of_a_gpu_without_a_broker(start, driver):
     """Without a broker."""
     values = np.arange(256, dtype="uint8")
     source = Foreign(driver, values)
@@ -320,7 +320,7 @@ def test_gpus_have_the_names_of_frameworks(client):
         client.create("d/99", 4096, device="cuda:99")
 
 
-def test_parts_of_an_array_of_a_gpu(client):
+def test_parts_of_an_array_of_a_gpu_are_read_and_written(client):
     array = gpushm.array((4, 6), "float32", name="part", device="cuda:0", client=client)
     assert array.tobytes() == bytes(96)
     array[1] = np.arange(6, dtype="float32")

@@ -80,7 +80,7 @@ def test_the_stream_of_a_librarys_table_waits(client, segment, driver):
     assert not driver.is_busy(stream)
 
 
-def test_a_tensor_that_is_released_while_its_stream_waits(client, broker, segment, driver):
+def test_a_tensor_may_be_released_while_its_stream_waits(client, broker, segment, driver):
     with gpushm.connect(broker.socket) as other:
         timeline = other.create_timeline("t")
         stream = driver.stream()
@@ -94,7 +94,7 @@ def test_a_tensor_that_is_released_while_its_stream_waits(client, broker, segmen
         client.open_timeline("t").close()  # closes what no stream waits for any more
 
 
-def test_too_many_streams_that_wait(client, segment, driver):
+def test_too_many_waiting_streams_are_refused_at_once(client, segment, driver):
     timeline = client.create_timeline("t")
     array = segment.view("float32", 8, ready=(timeline, 1))
     streams = [driver.stream() for _ in range(40)]
@@ -114,7 +114,7 @@ def test_too_many_streams_that_wait(client, segment, driver):
         driver.synchronize(stream)
 
 
-def test_streams_of_a_timeline(client, driver):
+def test_streams_of_other_libraries_signal_and_wait(client, driver):
     timeline = client.create_timeline("t")
     opened = client.open_timeline("t")
     first, second = driver.stream(), driver.stream()
@@ -154,7 +154,7 @@ def test_copies_come_after_the_stream_that_they_name(client, segment, driver):
     assert segment.read(0, 4, stream=stream) == b"\x07\x06\x06\x06"
 
 
-def test_a_signaler_dies_while_a_stream_waits(client, segment, driver, start):
+def test_a_dead_signaler_releases_the_streams_that_wait(client, segment, driver, start):
     child = start("""
         import gpushm, sys
         timeline = gpushm.connect(sys.argv[1]).create_timeline('t')
@@ -175,7 +175,7 @@ def test_a_signaler_dies_while_a_stream_waits(client, segment, driver, start):
         array.__dlpack__(max_version=(1, 0), stream=stream)
 
 
-def test_a_channel_on_streams(client, driver):
+def test_items_of_a_channel_are_filled_and_read_on_streams(client, driver):
     producer = client.producer("c", MIB, 4, device="0")
     consumer = client.consumer("c", device="0")
     fill, read = driver.stream(), driver.stream()
@@ -219,7 +219,7 @@ def test_an_item_is_released_when_its_stream_has_read_it(client, driver):
     driver.synchronize(read)
 
 
-def test_an_item_on_another_stream_than_its_own(client, driver):
+def test_another_stream_waits_for_the_item_that_it_reads(client, driver):
     producer = client.producer("c", MIB, 2, device="0")
     consumer = client.consumer("c", device="0")
     fill, read, other = driver.stream(), driver.stream(), driver.stream()
@@ -330,7 +330,7 @@ def test_asyncio_waits_for_streams(client, driver):
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_batch(client, driver):
+def test_a_batch_is_enqueued_whole_or_not_at_all(client, driver):
     with (
         client.create_timeline("a") as first,
         client.create_timeline("b") as second,
@@ -366,7 +366,7 @@ def test_a_batch(client, driver):
         batch.signal(second, 7)
 
 
-def test_a_graph_with_values(client, driver):
+def test_a_graph_waits_for_and_signals_new_values_at_each_launch(client, driver):
     requests, answers = client.create_timeline("requests"), client.create_timeline("answers")
     asked, answered = client.open_timeline("requests"), client.open_timeline("answers")
     stream = driver.stream()
@@ -398,7 +398,7 @@ def test_a_graph_with_values(client, driver):
     answered.wait(8, 20)
 
 
-def test_a_graph_with_flags(client, driver):
+def test_a_graph_waits_for_and_sets_the_same_flags_at_each_launch(client, driver):
     full, empty = 1, 2
     writer, reader = client.create_timeline("writer"), client.create_timeline("reader")
     stream = driver.stream()

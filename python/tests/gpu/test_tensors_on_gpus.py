@@ -16,7 +16,7 @@ import gpushm
 from gpus import MIB, Foreign
 
 
-def test_a_model_on_a_gpu(client, tmp_path, start, driver):
+def test_a_model_is_loaded_to_a_gpu(client, tmp_path, start, driver):
     gpu = driver.count - 1
     bytes_of = np.arange(3000, dtype="uint16").tobytes()
     header = {
@@ -61,7 +61,7 @@ def test_a_model_on_a_gpu(client, tmp_path, start, driver):
     client.remove("m")
 
 
-def test_a_load_while_a_stream_waits(client, driver, tmp_path):
+def test_a_load_does_not_wait_for_streams_of_its_process(client, driver, tmp_path):
     """For what this thread is to signal: the load must not wait for that stream."""
     text = json.dumps(
         {"w": {"dtype": "U8", "shape": [9 * MIB], "data_offsets": [0, 9 * MIB]}}
@@ -79,7 +79,7 @@ def test_a_load_while_a_stream_waits(client, driver, tmp_path):
     client.remove("m")
 
 
-def test_put_on_a_gpu(client):
+def test_structures_of_host_arrays_are_put_on_a_gpu(client):
     tree = {"a": np.arange(100, dtype="float32"), "b": [np.ones((3, 3), "int8"), 5]}
     client.put("m", tree, device="0")
     result = client.get("m")
@@ -90,7 +90,7 @@ def test_put_on_a_gpu(client):
     client.remove("m")
 
 
-def test_put_of_arrays_of_a_gpu(client, driver):
+def test_tied_arrays_of_a_gpu_are_put_once(client, driver):
     values = np.arange(24, dtype="int32").reshape(4, 6)
     tied = Foreign(driver, values)
     tree = {"a": tied, "b": [tied, Foreign(driver, values.T)], "n": 1}
@@ -117,7 +117,7 @@ READ_TREE = """
     """
 
 
-def test_share_of_a_structure(client, start, driver):
+def test_structures_of_existing_arrays_are_shared_without_a_copy(client, start, driver):
     values = np.arange(24, dtype="uint8").reshape(4, 6)
     tied = Foreign(driver, values)
     inside = client.create("inside", MIB, device="0")
@@ -147,7 +147,7 @@ def test_share_of_a_structure(client, start, driver):
     assert [each.name for each in client.list("model")] == []
 
 
-def test_a_shared_structure_whose_segment_is_another_one(client, driver):
+def test_a_shared_structure_whose_segment_was_replaced_is_refused(client, driver):
     first = client.create("inside", MIB, device="0")
     first.publish()
     with client.share("model", {"a": first.view("uint8", 16)}):
@@ -176,7 +176,7 @@ def test_a_shared_structure_whose_segment_is_another_one(client, driver):
         b'{"segments":[],"tensors":{"a":{"dtype":"F32","shape":"1","data_offsets":[0,4],"segment":0}}}',
     ],
 )
-def test_a_hostile_shared_structure(client, content):
+def test_a_hostile_shared_structure_is_refused(client, content):
     segment = client.create("m", 64 + len(content), device="host")
     segment.write(content.ljust(segment.size))
     segment.publish(b'{"format":"gpushm-shared/1"}')
