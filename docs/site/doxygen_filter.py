@@ -17,6 +17,8 @@ AFTER = re.compile(r"(?<=\S)(\s+)/\*(?![*]) ")
 # `typedef struct a {…} a;` and `typedef struct a a;` declare a twice.
 RECORD = re.compile(r"^typedef (struct|enum) (\w+) (\{.*?^\}) \2;", re.MULTILINE | re.DOTALL)
 HANDLE = re.compile(r"^typedef struct (\w+) \1;", re.MULTILINE)
+# Of a header, not of the namespace that it declares.
+SUBJECT = re.compile(r"^((?:///.*\n)+)namespace gpushm \{", re.MULTILINE)
 
 
 def c_header(text: str, name: str) -> str:
@@ -29,14 +31,17 @@ def c_header(text: str, name: str) -> str:
     return HANDLE.sub(r"struct \1 {};", text)
 
 
-def cpp_header(text: str) -> str:
+def cpp_header(text: str, name: str) -> str:
+    text = SUBJECT.sub(f"/// @file {name}\n///\n\\1\nnamespace gpushm {{", text)
     return text.replace("inline namespace v1 {", 'extern "C++" {')
 
 
 def main() -> None:
     path = Path(sys.argv[1])
     text = path.read_text(encoding="utf-8")
-    sys.stdout.write(c_header(text, path.name) if path.suffix == ".h" else cpp_header(text))
+    sys.stdout.write(
+        c_header(text, path.name) if path.suffix == ".h" else cpp_header(text, path.name)
+    )
 
 
 if __name__ == "__main__":
