@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <exception>
 
-#include "apps/gpushm/arguments.hpp"
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/command_line.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/support/end_signal.hpp"

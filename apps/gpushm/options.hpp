@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Option types shared by several commands. A malformed value is refused with the option's name.
+// Options shared by several commands, and the arguments that they fill. A malformed value is
+// refused with the option's name.
+
+#include <sys/types.h>
 
 #include <array>
 #include <charconv>
@@ -9,10 +12,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
-#include "apps/gpushm/commands.hpp"
+#include "gpushm/types.hpp"
 
 namespace CLI {
 class App;
@@ -20,6 +24,27 @@ class Option;
 }  // namespace CLI
 
 namespace gpushm::cli {
+
+/// Arguments of every command that connects to a broker.
+struct connection_arguments {
+  std::string socket;
+  /// Unset: the command's own timeout.
+  std::optional<std::chrono::milliseconds> connect_timeout;
+  bool json = false;
+};
+
+/// Where operators reach gpushm-brokerd.
+struct node_arguments {
+  std::string run_dir = "/run/gpushm";
+  std::string domain = "default";
+};
+
+/// What to do with a segment of another process.
+struct use_arguments {
+  bool checksum = false;
+  std::string out;
+  bool hold = false;
+};
 
 /// Throws `CLI::ParseError`: "OPTION: "TEXT" is not EXPECTED".
 [[noreturn]] void refuse(const std::string& option,
@@ -68,7 +93,6 @@ void add_json(CLI::App& app, bool& json);
 /// The run directory of gpushm-brokerd.
 CLI::Option* add_run_dir(CLI::App& app, std::string& run_dir);
 void add_connection(CLI::App& app, connection_arguments& connection);
-/// Where operators reach gpushm-brokerd.
 std::array<CLI::Option*, 2> add_node(CLI::App& app, node_arguments& node);
 /// A file for the bytes, or "-"; excludes `json`, because both would be on standard output.
 void add_out(CLI::App& app, const std::string& description, std::string& out, const bool& json);

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/segment/connect.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 #include "base/log.hpp"
 #include "base/names.hpp"

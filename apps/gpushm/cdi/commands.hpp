@@ -3,22 +3,18 @@
 
 // The commands below `gpushm cdi`. Each function adds one.
 
-#include "apps/gpushm/arguments.hpp"
-
-namespace CLI {
-class App;
-}
-
 namespace gpushm::cli {
 
-void add_cdi_generate(CLI::App& cdi, request& parsed);
-void add_cdi_hook(CLI::App& cdi, request& parsed);
-void add_cdi_inject(CLI::App& cdi, request& parsed);
-void add_cdi_ipc(CLI::App& cdi, request& parsed);
-void add_cdi_list(CLI::App& cdi, request& parsed);
-void add_cdi_refresh(CLI::App& cdi, request& parsed);
-void add_cdi_share(CLI::App& cdi, request& parsed);
-void add_cdi_validate(CLI::App& cdi, request& parsed);
-void add_cdi_watch(CLI::App& cdi, request& parsed);
+class command_list;
+
+void add_cdi_generate(command_list& commands);
+void add_cdi_hook(command_list& commands);
+void add_cdi_inject(command_list& commands);
+void add_cdi_ipc(command_list& commands);
+void add_cdi_list(command_list& commands);
+void add_cdi_refresh(command_list& commands);
+void add_cdi_share(command_list& commands);
+void add_cdi_validate(command_list& commands);
+void add_cdi_watch(command_list& commands);
 
 }  // namespace gpushm::cli

@@ -6,7 +6,7 @@
 
 #include "apps/gpushm/cdi/commands.hpp"
 #include "apps/gpushm/command.hpp"
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/output.hpp"
 #include "base/child_process.hpp"
 #include "discover/driver_files/trusted_path.hpp"
@@ -138,9 +138,8 @@ void add_generate_arguments(CLI::App& app, generate_arguments& out) {
 
 }  // namespace
 
-void add_cdi_generate(CLI::App& cdi, request& parsed) {
-  add_command<generate_arguments>(cdi,
-                                  parsed,
+void add_cdi_generate(command_list& commands) {
+  add_command<generate_arguments>(commands,
                                   "generate",
                                   "Describe this machine's GPUs and driver as a CDI document",
                                   add_generate_arguments,

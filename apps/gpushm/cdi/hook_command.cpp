@@ -26,9 +26,8 @@ int run_hook_command(const hook_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_hook(CLI::App& cdi, request& parsed) {
-  add_command<hook_arguments>(cdi,
-                              parsed,
+void add_cdi_hook(command_list& commands) {
+  add_command<hook_arguments>(commands,
                               "hook",
                               "Run a hook of a document (called by container engines)",
                               add_hook_arguments,

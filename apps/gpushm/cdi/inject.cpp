@@ -4,7 +4,7 @@
 #include "apps/gpushm/cdi/commands.hpp"
 #include "apps/gpushm/cdi/spec_directories.hpp"
 #include "apps/gpushm/command.hpp"
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
@@ -86,9 +86,8 @@ int run_inject_command(const inject_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_inject(CLI::App& cdi, request& parsed) {
-  add_command<inject_arguments>(cdi,
-                                parsed,
+void add_cdi_inject(command_list& commands) {
+  add_command<inject_arguments>(commands,
                                 "inject",
                                 "Add CDI devices to an OCI runtime spec",
                                 add_inject_arguments,

@@ -3,7 +3,7 @@
 #include "apps/gpushm/cdi/problem_json.hpp"
 #include "apps/gpushm/cdi/spec_directories.hpp"
 #include "apps/gpushm/command.hpp"
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
@@ -70,9 +70,8 @@ int run_list_command(const cdi_list_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_list(CLI::App& cdi, request& parsed) {
-  add_command<cdi_list_arguments>(cdi,
-                                  parsed,
+void add_cdi_list(command_list& commands) {
+  add_command<cdi_list_arguments>(commands,
                                   "list",
                                   "List the CDI devices available to containers",
                                   add_list_arguments,

@@ -9,7 +9,7 @@
 #include "apps/gpushm/cdi/refresh_watch.hpp"
 #include "apps/gpushm/cdi/refresher.hpp"
 #include "apps/gpushm/command.hpp"
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/support/duration.hpp"
 #include "apps/support/stop_signal.hpp"
@@ -92,9 +92,8 @@ int run_refresh_command(const refresh_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_refresh(CLI::App& cdi, request& parsed) {
-  add_command<refresh_arguments>(cdi,
-                                 parsed,
+void add_cdi_refresh(command_list& commands) {
+  add_command<refresh_arguments>(commands,
                                  "refresh",
                                  "Update the CDI document when the driver or MIG layout changes",
                                  add_refresh_arguments,

@@ -5,7 +5,7 @@
 #include "apps/gpushm/cdi/commands.hpp"
 #include "apps/gpushm/cdi/document_output.hpp"
 #include "apps/gpushm/command.hpp"
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/support/ipc_libraries.hpp"
 #include "base/child_process.hpp"
 #include "cdi/document/share_device.hpp"
@@ -142,19 +142,17 @@ int run_share_command(const share_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_share(CLI::App& cdi, request& parsed) {
-  add_command<share_arguments>(cdi,
-                               parsed,
+void add_cdi_share(command_list& commands) {
+  add_command<share_arguments>(commands,
                                "share",
                                "Describe domains as CDI devices that give containers access",
                                add_share_arguments,
                                run_share_command);
 }
 
-void add_cdi_ipc(CLI::App& cdi, request& parsed) {
+void add_cdi_ipc(command_list& commands) {
   add_command<share_arguments>(
-      cdi,
-      parsed,
+      commands,
       "ipc",
       "Describe domains as CDI devices that also make CUDA IPC of unchanged programs work",
       add_ipc_arguments,

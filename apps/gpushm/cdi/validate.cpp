@@ -8,7 +8,7 @@
 #include "apps/gpushm/cdi/problem_json.hpp"
 #include "apps/gpushm/cdi/spec_directories.hpp"
 #include "apps/gpushm/command.hpp"
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
@@ -141,9 +141,8 @@ int run_validate_command(const validate_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_validate(CLI::App& cdi, request& parsed) {
-  add_command<validate_arguments>(cdi,
-                                  parsed,
+void add_cdi_validate(command_list& commands) {
+  add_command<validate_arguments>(commands,
                                   "validate",
                                   "Report every problem of CDI documents",
                                   add_validate_arguments,

@@ -11,7 +11,7 @@
 #include "apps/gpushm/cdi/problem_json.hpp"
 #include "apps/gpushm/cdi/spec_directories.hpp"
 #include "apps/gpushm/command.hpp"
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
@@ -142,9 +142,8 @@ int run_watch_command(const watch_arguments& arguments) {
 
 }  // namespace
 
-void add_cdi_watch(CLI::App& cdi, request& parsed) {
-  add_command<watch_arguments>(cdi,
-                               parsed,
+void add_cdi_watch(command_list& commands) {
+  add_command<watch_arguments>(commands,
                                "watch",
                                "Print devices and problems as they are added and removed",
                                add_watch_arguments,

@@ -2,28 +2,106 @@
 #include <fmt/core.h>
 #include <poll.h>
 
+#include <charconv>
+#include <chrono>
+#include <cstdint>
 #include <ctime>
 #include <optional>
 #include <random>
+#include <string>
 
+#include "apps/gpushm/channel/channel_options.hpp"
 #include "apps/gpushm/channel/commands.hpp"
 #include "apps/gpushm/channel/item_source.hpp"
 #include "apps/gpushm/channel/live_line.hpp"
 #include "apps/gpushm/channel/rates.hpp"
 #include "apps/gpushm/channel/shape.hpp"
 #include "apps/gpushm/channel/slot_memory.hpp"
+#include "apps/gpushm/command.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/connect.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 #include "apps/support/duration.hpp"
 #include "apps/support/stop_signal.hpp"
 #include "base/size_text.hpp"
 #include "base/text_layout.hpp"
+#include "gpushm/channel.h"
 #include "gpushm/channel.hpp"
 
 namespace gpushm::cli {
 
 namespace {
+
+struct channel_pub_arguments {
+  connection_arguments connection;
+  std::string name;
+  std::optional<std::uint32_t> slots;  ///< unset: those of the channel, else the default
+  std::optional<std::uint64_t> slot_bytes;
+  std::string device = "auto";
+  std::string from;  ///< a file, or "-"; empty: a pattern
+  bool pattern = false;
+  bool loop = false;
+  std::optional<double> rate;  ///< items in a second
+  std::optional<std::uint64_t> count;
+  std::optional<std::uint32_t> consumers;     ///< to wait for
+  std::chrono::milliseconds timeout{30'000};  ///< of the wait for `consumers`
+  std::optional<std::uint64_t> corrupt;  ///< which of its items it damages, from 1 (tests only)
+};
+
+double rate_in(const std::string& text) {
+  double value = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failed != std::errc() || end != text.data() + text.size() || !(value >= 1e-3) ||
+      value > 1e9) {
+    refuse("--rate", text, "a number of items in a second, from 0.001 to 1e9");
+  }
+  return value;
+}
+
+void add_channel_pub_arguments(CLI::App& app, channel_pub_arguments& arguments) {
+  add_channel_name(app, arguments.name);
+  add_text(app,
+           "--slots",
+           "N",
+           "Number of slots, 1 to 1024 (default: those of the channel, else 4)",
+           [&](const std::string& text) { arguments.slots = slots_in(text); });
+  add_size(app,
+           "--slot-size",
+           "Size of each slot (default: that of the channel, else 1MiB)",
+           [&](std::uint64_t bytes) { arguments.slot_bytes = slot_size(bytes); });
+  add_device(app, "--device", channel_devices, arguments.device);
+  auto* from = app.add_option("--from",
+                              arguments.from,
+                              "Publish this file, one slot's bytes an item; -: standard input")
+                   ->type_name("FILE");
+  app.add_flag("--pattern", arguments.pattern, "Publish pseudo-random bytes (default)")
+      ->excludes(from);
+  app.add_flag("--loop", arguments.loop, "Publish the file again and again")->needs(from);
+  add_text(app,
+           "--rate",
+           "R",
+           "Items in a second (default: as fast as possible)",
+           [&](const std::string& text) { arguments.rate = rate_in(text); });
+  add_items(app, "End after this many items", arguments.count);
+  add_text(app,
+           "--wait-for-consumers",
+           "K",
+           "Begin when this many consumers have joined, 1 to 64",
+           [&](const std::string& text) {
+             arguments.consumers =
+                 up_to("--wait-for-consumers", text, GPUSHM_MAX_CHANNEL_CONSUMERS);
+           });
+  add_duration(app, "--timeout", "How long to wait for them (default: 30s)", [&](auto value) {
+    arguments.timeout = value;
+  });
+  add_text(app, "--corrupt", "N", "Damage its Nth item (tests only)", [&](const std::string& text) {
+    arguments.corrupt = parse_number<std::uint64_t>("--corrupt", text, 10, "a number");
+  })->group("");
+  add_connection(app, arguments.connection);
+}
 
 using clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
 using std::chrono::milliseconds;
@@ -303,11 +381,19 @@ class publisher {
   std::string ended_ = "count";
 };
 
-}  // namespace
-
 int run_channel_pub(const channel_pub_arguments& arguments) {
   publisher(arguments).run();
   return exit_ok;
+}
+
+}  // namespace
+
+void add_channel_pub(command_list& commands) {
+  add_command<channel_pub_arguments>(commands,
+                                     "pub",
+                                     "Publish items: a pattern, or a file",
+                                     add_channel_pub_arguments,
+                                     run_channel_pub);
 }
 
 }  // namespace gpushm::cli

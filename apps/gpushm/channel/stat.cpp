@@ -3,11 +3,17 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 
+#include "apps/gpushm/channel/channel_options.hpp"
 #include "apps/gpushm/channel/commands.hpp"
 #include "apps/gpushm/channel/shape.hpp"
+#include "apps/gpushm/command.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/connect.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 #include "apps/gpushm/segment/near_match.hpp"
 #include "base/text.hpp"
@@ -17,6 +23,16 @@
 namespace gpushm::cli {
 
 namespace {
+
+struct channel_stat_arguments {
+  connection_arguments connection;
+  std::string name;
+};
+
+void add_channel_stat_arguments(CLI::App& app, channel_stat_arguments& arguments) {
+  add_channel_name(app, arguments.name);
+  add_connection(app, arguments.connection);
+}
 
 /// What is known of a channel; nothing where a part does not exist.
 struct found_channel {
@@ -172,8 +188,6 @@ json to_json_document(const std::string& name, const found_channel& found) {
   return document;
 }
 
-}  // namespace
-
 int run_channel_stat(const channel_stat_arguments& arguments) {
   client broker = connect(arguments.connection);
   const found_channel found =
@@ -184,6 +198,16 @@ int run_channel_stat(const channel_stat_arguments& arguments) {
     print_text(arguments.name, found);
   }
   return exit_ok;
+}
+
+}  // namespace
+
+void add_channel_stat(command_list& commands) {
+  add_command<channel_stat_arguments>(commands,
+                                      "stat",
+                                      "Show a channel's producer, slots and consumers",
+                                      add_channel_stat_arguments,
+                                      run_channel_stat);
 }
 
 }  // namespace gpushm::cli

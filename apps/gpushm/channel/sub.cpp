@@ -2,31 +2,88 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "apps/gpushm/channel/channel_options.hpp"
 #include "apps/gpushm/channel/commands.hpp"
 #include "apps/gpushm/channel/item_header.hpp"
 #include "apps/gpushm/channel/latencies.hpp"
 #include "apps/gpushm/channel/live_line.hpp"
 #include "apps/gpushm/channel/rates.hpp"
 #include "apps/gpushm/channel/slot_memory.hpp"
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/demo/pattern.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/checksum.hpp"
+#include "apps/gpushm/segment/connect.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 #include "apps/gpushm/segment/output_file.hpp"
 #include "apps/support/duration.hpp"
 #include "apps/support/stop_signal.hpp"
 #include "base/size_text.hpp"
 #include "base/text_layout.hpp"
+#include "gpushm/channel.h"
 #include "gpushm/channel.hpp"
 
 namespace gpushm::cli {
 
 namespace {
+
+struct channel_sub_arguments {
+  connection_arguments connection;
+  std::string name;
+  consumer_mode mode = consumer_mode::block;
+  std::optional<std::uint32_t> held;
+  std::string device;
+  std::optional<std::uint64_t> count;
+  std::string output;
+  std::chrono::milliseconds delay{0};
+  std::chrono::milliseconds timeout{30'000};  ///< of the wait for the channel
+  std::chrono::milliseconds resume{0};        ///< how long to wait for a new producer
+};
+
+void add_channel_sub_arguments(CLI::App& app, channel_sub_arguments& arguments) {
+  add_channel_name(app, arguments.name);
+  auto* latest = app.add_flag_callback(
+      "--latest",
+      [&arguments] { arguments.mode = consumer_mode::latest; },
+      "Get the newest item, and skip others (default: each item, in order)");
+  app.add_flag_callback(
+         "--share",
+         [&arguments] { arguments.mode = consumer_mode::share; },
+         "Share the items with the other consumers that do: each is for one of them")
+      ->excludes(latest);
+  add_text(app,
+           "--held",
+           "K",
+           "Hold this many items at a time, 1 to 16 (default: 1; with --share 2)",
+           [&](const std::string& text) {
+             arguments.held = up_to("--held", text, GPUSHM_MAX_HELD_ITEMS);
+           });
+  add_device(app, "--device", "GPU that reads (default: the memory's GPU)", arguments.device);
+  add_items(app, "End after this many items", arguments.count);
+  add_out(app, "Write the items' bytes to this file", arguments.output, arguments.connection.json);
+  add_duration(app, "--delay", "Hold each item this long: a slow consumer", [&](auto value) {
+    arguments.delay = value;
+  });
+  add_duration(
+      app, "--timeout", "How long to wait for the channel (default: 30s)", [&](auto value) {
+        arguments.timeout = value;
+      });
+  add_duration(app,
+               "--resume",
+               "How long to wait for a new producer after the death of one (default: 0, fail)",
+               [&](auto value) { arguments.resume = value; });
+  add_connection(app, arguments.connection);
+}
 
 using clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
 using std::chrono::milliseconds;
@@ -413,11 +470,19 @@ class subscriber {
   std::string ended_;
 };
 
-}  // namespace
-
 int run_channel_sub(const channel_sub_arguments& arguments) {
   check(arguments);
   return subscriber(arguments).run();
+}
+
+}  // namespace
+
+void add_channel_sub(command_list& commands) {
+  add_command<channel_sub_arguments>(commands,
+                                     "sub",
+                                     "Read items, check every byte, and measure rate and latency",
+                                     add_channel_sub_arguments,
+                                     run_channel_sub);
 }
 
 }  // namespace gpushm::cli

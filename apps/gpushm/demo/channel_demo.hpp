@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/demo/demo_arguments.hpp"
 
 namespace gpushm::cli {
 

@@ -6,16 +6,20 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <random>
 #include <set>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/demo/channel_demo.hpp"
+#include "apps/gpushm/demo/demo_arguments.hpp"
 #include "apps/gpushm/demo/demo_size.hpp"
 #include "apps/gpushm/demo/isolation.hpp"
 #include "apps/gpushm/demo/role_process.hpp"
 #include "apps/gpushm/demo/step_log.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/support/stop_signal.hpp"
 #include "apps/support/temp_directory.hpp"
@@ -25,6 +29,30 @@
 namespace gpushm::cli {
 
 namespace {
+
+void add_demo_arguments(CLI::App& app, demo_arguments& arguments) {
+  add_device(app, "--device", "auto (default), host, an ordinal or a UUID", arguments.device);
+  add_device(app,
+             "--consumer-device",
+             "GPU that the consumers use (default: the same GPU)",
+             arguments.consumer_device);
+  add_size(app,
+           "--size",
+           "Size of the segment (default: 1GiB, less if little is free)",
+           [&](std::uint64_t value) { arguments.size_bytes = value; });
+  add_duration(app,
+               "--timeout",
+               "Time limit of the whole demo (default: depends on the size)",
+               [&](auto value) { arguments.timeout = value; });
+  app.add_flag("--isolated",
+               arguments.isolated,
+               "Run each process in separate namespaces with an unprivileged uid");
+  app.add_flag(
+      "--channel", arguments.channel, "Show a channel; --size is that of a slot (default: 1MiB)");
+  add_choice(app, "--corrupt", "Damage one byte (tests only)", arguments.corrupt, corrupt_stages())
+      ->group("");
+  add_json(app, arguments.json);
+}
 
 using clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
@@ -307,8 +335,6 @@ class demo {
   std::set<std::string> seen_namespaces_;
 };
 
-}  // namespace
-
 int run_demo(const demo_arguments& arguments) {
   ::signal(SIGPIPE, SIG_IGN);
   if (arguments.channel) {
@@ -327,6 +353,17 @@ int run_demo(const demo_arguments& arguments) {
                 {"size_remark", nullptr},
                 {"steps", json::array()}};
   return finish_demo(arguments.json, document, [&] { demo(arguments, document).run(); });
+}
+
+}  // namespace
+
+void add_demo(command_list& commands) {
+  add_command<demo_arguments>(
+      commands,
+      "demo",
+      "Share a segment, or a channel, between separate processes, which check every byte",
+      add_demo_arguments,
+      run_demo);
 }
 
 }  // namespace gpushm::cli

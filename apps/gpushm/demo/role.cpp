@@ -6,17 +6,55 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
+#include <string>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/demo/demo_arguments.hpp"
 #include "apps/gpushm/demo/isolation.hpp"
 #include "apps/gpushm/demo/pattern.hpp"
 #include "apps/gpushm/demo/role_channel.hpp"
+#include "apps/gpushm/exit_status.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/connect.hpp"
+#include "gpushm/broker.hpp"
 
 namespace gpushm::cli {
 
 namespace {
+
+/// One of the demo's processes; `gpushm demo` starts its own executable with these.
+struct demo_role_arguments {
+  std::string role;  ///< "broker", "producer" or "consumer"
+  std::string socket;
+  std::string name;
+  std::string device;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t seed = 0;         ///< of the pattern that it writes, or reads first
+  std::uint64_t answer_seed = 0;  ///< of the pattern written back; 0: none
+  std::chrono::milliseconds timeout{60'000};
+  bool isolate = false;
+  uid_t uid = 0;  ///< when isolated
+  corrupt_stage corrupt = corrupt_stage::none;
+};
+
+void add_demo_role_arguments(CLI::App& app, demo_role_arguments& arguments) {
+  app.group("");
+  app.add_option("ROLE", arguments.role)->required();
+  app.add_option("--socket", arguments.socket);
+  app.add_option("--name", arguments.name);
+  app.add_option("--device", arguments.device);
+  app.add_option("--size-bytes", arguments.size_bytes);
+  app.add_option("--seed", arguments.seed);
+  app.add_option("--answer-seed", arguments.answer_seed);
+  add_duration(app, "--timeout", "", [&](auto value) { arguments.timeout = value; });
+  app.add_flag("--isolate", arguments.isolate);
+  app.add_option("--uid", arguments.uid);
+  add_choice(app, "--corrupt", "", arguments.corrupt, corrupt_stages());
+}
 
 using clock = std::chrono::steady_clock;
 
@@ -147,8 +185,6 @@ int dispatch(const demo_role_arguments& arguments) {
   throw usage_error(errc::invalid_argument, "demo-role", arguments.role, "unknown role");
 }
 
-}  // namespace
-
 int run_demo_role(const demo_role_arguments& arguments) {
   ::signal(SIGPIPE, SIG_IGN);
   const rlimit no_core{0, 0};  // the demo kills its producer on purpose
@@ -166,6 +202,13 @@ int run_demo_role(const demo_role_arguments& arguments) {
     report("failed", json{{"error", to_json(failure)}});
     return exit_failed;
   }
+}
+
+}  // namespace
+
+void add_demo_role(command_list& commands) {
+  add_command<demo_role_arguments>(
+      commands, "demo-role", "", add_demo_role_arguments, run_demo_role);
 }
 
 }  // namespace gpushm::cli

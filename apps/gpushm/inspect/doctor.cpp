@@ -3,19 +3,51 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <string>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
-#include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/inspect/doctor_ipc.hpp"
 #include "apps/gpushm/inspect/doctor_report.hpp"
+#include "apps/gpushm/inspect/inspect_options.hpp"
 #include "apps/gpushm/inspect/machine.hpp"
 #include "apps/gpushm/inspect/peer.hpp"
+#include "apps/gpushm/options.hpp"
 #include "base/domain_places.hpp"
 #include "driver/devices.hpp"
+#include "gpushm/client.hpp"
 
 namespace gpushm::cli {
 
 namespace {
+
+void add_doctor_arguments(CLI::App& app, doctor_arguments& arguments) {
+  auto* pid = add_text(
+      app, "--peer", "PID", "Predict sharing with this process", [&](const std::string& text) {
+        arguments.peer_pid = parse_number<std::int32_t>("--peer", text, 10, "a PID");
+        if (arguments.peer_pid < 1) {
+          refuse("--peer", text, "a PID");
+        }
+      });
+  app.add_option(
+         "--peer-container", arguments.peer_container, "Predict sharing with this container")
+      ->type_name("NAME")
+      ->excludes(pid);
+  auto* ipc = app.add_flag(
+      "--ipc", arguments.ipc, "Check CUDA IPC of unchanged programs (libgpushm-ipc.so) instead");
+  ipc->excludes(pid)->excludes(app.get_option("--peer-container"));
+  add_ipc_library(app, arguments.ipc_library);
+  app.add_flag_callback(
+      "--no-selftest", [&] { arguments.selftest = false; }, "Do not test sharing on each GPU");
+  app.add_flag("--accept-fake-chunks", arguments.accept_fake_chunks)->group("");
+  add_socket(app, arguments.socket);
+  add_from(app, arguments.from);
+  app.get_option("--from")->excludes(ipc);
+  add_driver_timeout(app, arguments.driver_timeout);
+  add_json(app, arguments.json);
+}
 
 inspect::broker_facts query_broker(const std::string& socket) {
   inspect::broker_facts found;
@@ -76,8 +108,6 @@ void check_arguments(const doctor_arguments& arguments) {
   }
 }
 
-}  // namespace
-
 int run_doctor(const doctor_arguments& arguments) {
   check_arguments(arguments);
   if (arguments.ipc) {
@@ -123,6 +153,16 @@ int run_doctor(const doctor_arguments& arguments) {
     report.tried = true;
   }
   return finish_report(report, begin, arguments.json);
+}
+
+}  // namespace
+
+void add_doctor(command_list& commands) {
+  add_command<doctor_arguments>(commands,
+                                "doctor",
+                                "Check whether sharing works on this machine, and suggest fixes",
+                                add_doctor_arguments,
+                                run_doctor);
 }
 
 }  // namespace gpushm::cli

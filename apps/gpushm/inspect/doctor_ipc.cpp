@@ -15,7 +15,6 @@
 #include <filesystem>
 #include <system_error>
 
-#include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/inspect/doctor_report.hpp"
 #include "apps/gpushm/inspect/ipc_library.hpp"
 #include "apps/gpushm/inspect/ipc_trial.hpp"
@@ -24,6 +23,7 @@
 #include "base/file.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
+#include "gpushm/client.hpp"
 #include "inspect/doctor/ipc.hpp"
 
 namespace gpushm::cli {

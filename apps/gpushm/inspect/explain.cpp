@@ -6,16 +6,20 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
-#include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
+#include "apps/gpushm/inspect/inspect_options.hpp"
 #include "apps/gpushm/inspect/machine.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/support/style.hpp"
 #include "base/syscall.hpp"
@@ -27,6 +31,27 @@
 namespace gpushm::cli {
 
 namespace {
+
+struct explain_arguments {
+  std::vector<std::string> words;  ///< one "-": read standard input
+  std::string from;
+  bool here = false;  ///< the text is from this machine
+  std::chrono::milliseconds driver_timeout = default_driver_timeout;
+  bool json = false;
+};
+
+void add_explain_arguments(CLI::App& app, explain_arguments& arguments) {
+  app.add_option(
+         "ERROR", arguments.words, "Text, name or number of an error; - reads standard input")
+      ->required()
+      ->type_name("");
+  auto* here =
+      app.add_flag("--here", arguments.here, "The error is from this machine: use its state, too");
+  add_from(app, arguments.from);
+  here->excludes(app.get_option("--from"));
+  add_driver_timeout(app, arguments.driver_timeout);
+  add_json(app, arguments.json);
+}
 
 using inspect::cause;
 using inspect::explanation;
@@ -240,8 +265,6 @@ void print_document(const std::vector<explanation>& all, const known_machine& kn
   print_json(document);
 }
 
-}  // namespace
-
 int run_explain(const explain_arguments& arguments) {
   given_text given;
   read_text(arguments, given);
@@ -267,6 +290,16 @@ int run_explain(const explain_arguments& arguments) {
   }
   flush_output();
   return exit_ok;
+}
+
+}  // namespace
+
+void add_explain(command_list& commands) {
+  add_command<explain_arguments>(commands,
+                                 "explain",
+                                 "Explain an error, how to confirm its cause and how to fix it",
+                                 add_explain_arguments,
+                                 run_explain);
 }
 
 }  // namespace gpushm::cli

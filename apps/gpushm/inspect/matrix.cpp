@@ -8,18 +8,25 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
-#include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
+#include "apps/gpushm/inspect/inspect_options.hpp"
 #include "apps/gpushm/inspect/ipc_library.hpp"
 #include "apps/gpushm/inspect/machine.hpp"
 #include "apps/gpushm/inspect/matrix/render.hpp"
 #include "apps/gpushm/inspect/matrix/runner.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/support/oci/cleanup_guard.hpp"
 #include "base/syscall.hpp"
@@ -27,10 +34,69 @@
 #include "driver/device_text.hpp"
 #include "driver/devices.hpp"
 #include "gpushm/broker.hpp"
+#include "inspect/doctor/predict.hpp"
 
 namespace gpushm::cli {
 
 namespace {
+
+struct matrix_arguments {
+  std::string runtime = "runc";
+  std::vector<inspect::way> ways;      ///< empty: all that can be tested here
+  std::string ipc_library;             ///< libgpushm-ipc.so; empty: searched
+  bool measure = false;                ///< bandwidth, and larger segments
+  std::vector<std::string> devices;    ///< two GPUs, or one; empty: the first two
+  std::vector<std::string> binds;      ///< additional host paths for the containers
+  std::vector<std::string> variables;  ///< additional environment variables for the containers
+  std::chrono::milliseconds timeout{300'000};
+  bool accept_fake_chunks = false;  ///< accept the fake driver's memory: for tests
+  bool markdown = false;
+  bool json = false;
+};
+
+void add_matrix_arguments(CLI::App& app, matrix_arguments& arguments) {
+  app.add_option("--runtime", arguments.runtime, "runc (default), crun, or a path")
+      ->type_name("NAME");
+  add_json(app, arguments.json);
+  app.add_flag("--markdown", arguments.markdown, "Print a Markdown page")
+      ->excludes(app.get_option("--json"));
+  std::string names;
+  for (const auto& ways : {std::span<const inspect::way>(inspect::all_ways),
+                           std::span<const inspect::way>(inspect::ipc_ways)}) {
+    for (const inspect::way each : ways) {
+      names += (names.empty() ? "" : ",") + std::string(to_string(each));
+    }
+  }
+  app.add_option_function<std::vector<std::string>>(
+         "--backends",
+         [&, names](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) {
+             const auto parsed = inspect::parse_way(text);
+             if (!parsed) {
+               refuse("--backends", text, "some of " + names);
+             }
+             arguments.ways.push_back(*parsed);
+           }
+         },
+         "Only these columns: " + names)
+      ->delimiter(',')
+      ->type_name("LIST");
+  app.add_option("--devices", arguments.devices, "One or two GPUs to use (default: the first two)")
+      ->delimiter(',')
+      ->expected(1, 2)
+      ->type_name("LIST");
+  app.add_option("--bind", arguments.binds, "An additional host path for the containers")
+      ->type_name("PATH");
+  app.add_option(
+         "--env", arguments.variables, "An additional environment variable for the containers")
+      ->type_name("NAME");
+  add_ipc_library(app, arguments.ipc_library);
+  app.add_flag("--measure", arguments.measure, "Measure the bandwidth of each pair, with 256 MiB");
+  app.add_flag("--accept-fake-chunks", arguments.accept_fake_chunks)->group("");
+  add_duration(app, "--timeout", "Time limit of the whole run (default: 5m)", [&](auto value) {
+    arguments.timeout = value;
+  });
+}
 
 namespace fs = std::filesystem;
 
@@ -166,8 +232,6 @@ std::string kernel() {
   return ::uname(&name) == 0 ? std::string(static_cast<const char*>(name.release)) : "?";
 }
 
-}  // namespace
-
 int run_matrix(const matrix_arguments& arguments) {
   const auto until = base::deadline_in(arguments.timeout);
   require_root();
@@ -270,6 +334,17 @@ int run_matrix(const matrix_arguments& arguments) {
     note("not everything was run: " + all.stopped);
   }
   return wrong.empty() && all.stopped.empty() ? exit_ok : exit_failed;
+}
+
+}  // namespace
+
+void add_matrix(command_list& commands) {
+  add_command<matrix_arguments>(
+      commands,
+      "matrix",
+      "Test every way of sharing between real containers in every setting",
+      add_matrix_arguments,
+      run_matrix);
 }
 
 }  // namespace gpushm::cli

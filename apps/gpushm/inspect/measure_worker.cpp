@@ -7,8 +7,9 @@
 #include <limits>
 #include <optional>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
-#include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/inspect/stopwatch.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/segment/device_memory.hpp"
@@ -22,6 +23,13 @@
 namespace gpushm::cli {
 
 namespace {
+
+/// Measures between GPUs and prints JSON; started by `topo --measure`.
+struct measure_worker_arguments {};
+
+void add_measure_worker_arguments(CLI::App& app, measure_worker_arguments& /*arguments*/) {
+  app.group("");
+}
 
 using driver::cuda_driver;
 using inspect::measured_pair;
@@ -203,8 +211,6 @@ std::vector<measured_pair> measure_all() {
   return pairs;
 }
 
-}  // namespace
-
 int run_measure_worker(const measure_worker_arguments& /*arguments*/) {
   const rlimit no_core{0, 0};  // the parent reports a crash
   ::setrlimit(RLIMIT_CORE, &no_core);
@@ -215,6 +221,13 @@ int run_measure_worker(const measure_worker_arguments& /*arguments*/) {
     print_json(json{{"error", to_json(failure)}});
     return exit_failed;
   }
+}
+
+}  // namespace
+
+void add_measure_worker(command_list& commands) {
+  add_command<measure_worker_arguments>(
+      commands, "measure-worker", "", add_measure_worker_arguments, run_measure_worker);
 }
 
 }  // namespace gpushm::cli

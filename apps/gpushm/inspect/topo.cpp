@@ -2,19 +2,26 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <exception>
 #include <optional>
+#include <string>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
-#include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
+#include "apps/gpushm/inspect/inspect_options.hpp"
 #include "apps/gpushm/inspect/machine.hpp"
 #include "apps/gpushm/inspect/measure.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/registrations.hpp"
 #include "apps/support/duration.hpp"
 #include "base/text.hpp"
+#include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
 #include "inspect/doctor/check.hpp"
 #include "inspect/facts/json.hpp"
@@ -24,6 +31,32 @@
 namespace gpushm::cli {
 
 namespace {
+
+enum class topo_picture : std::uint8_t { none, dot, svg };
+
+struct topo_arguments {
+  topo_picture picture = topo_picture::none;  ///< none: text
+  bool measure = false;
+  std::string from;
+  std::chrono::milliseconds driver_timeout = default_driver_timeout;
+  std::string socket;
+  bool json = false;
+};
+
+void add_topo_arguments(CLI::App& app, topo_arguments& arguments) {
+  add_json(app, arguments.json);
+  auto* json = app.get_option("--json");
+  auto* dot = app.add_flag_callback(
+      "--dot", [&] { arguments.picture = topo_picture::dot; }, "Print a graph for Graphviz");
+  auto* svg = app.add_flag_callback(
+      "--svg", [&] { arguments.picture = topo_picture::svg; }, "Print an SVG picture");
+  json->excludes(dot)->excludes(svg);
+  dot->excludes(svg);
+  app.add_flag("--measure", arguments.measure, "Measure bandwidth and latency between the GPUs");
+  add_from(app, arguments.from);
+  add_driver_timeout(app, arguments.driver_timeout);
+  add_socket(app, arguments.socket);
+}
 
 using inspect::measured_pair;
 using inspect::open_segment;
@@ -102,8 +135,6 @@ void print_document(const topology& all,
   print_json(document);
 }
 
-}  // namespace
-
 int run_topo(const topo_arguments& arguments) {
   if (arguments.measure && !arguments.from.empty()) {
     throw usage_error(errc::invalid_argument,
@@ -145,6 +176,13 @@ int run_topo(const topo_arguments& arguments) {
   }
   flush_output();
   return exit_ok;
+}
+
+}  // namespace
+
+void add_topo(command_list& commands) {
+  add_command<topo_arguments>(
+      commands, "topo", "Show the GPUs and their connections", add_topo_arguments, run_topo);
 }
 
 }  // namespace gpushm::cli

@@ -12,11 +12,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/demo/isolation.hpp"
-#include "apps/gpushm/inspect/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/inspect/ipc_library.hpp"
 #include "apps/gpushm/inspect/trial/protocol.hpp"
 #include "apps/gpushm/json_output.hpp"
@@ -25,10 +27,43 @@
 #include "base/signals.hpp"
 #include "base/syscall.hpp"
 #include "base/unique_fd.hpp"
+#include "inspect/doctor/predict.hpp"
 
 namespace gpushm::cli {
 
 namespace {
+
+/// One side of trials, controlled through standard input; started by `doctor` and `matrix`.
+struct trial_worker_arguments {
+  bool own_namespaces = false;  ///< runs in new PID, IPC, mount, network and UTS namespaces
+  /// With `own_namespaces`: also a /dev/shm of its own, and without `ipc_socket` no domains.
+  bool own_files = false;
+  int spare_pids = 0;  ///< the number of PIDs to use up first
+  /// libgpushm-ipc.so, preloaded for `inspect::ipc_ways`; empty: these run without it.
+  std::string ipc_library;
+  std::string ipc_socket;  ///< of the domain for `ipc_library`; empty: without a domain
+};
+
+void add_trial_worker_arguments(CLI::App& app, trial_worker_arguments& arguments) {
+  app.group("");
+  app.add_flag("--own-namespaces", arguments.own_namespaces);
+  app.add_flag("--own-files", arguments.own_files);
+  app.add_option("--spare-pids", arguments.spare_pids);
+  app.add_option("--ipc-library", arguments.ipc_library);
+  app.add_option("--ipc-socket", arguments.ipc_socket);
+}
+
+/// A child of a trial worker as a program of its own, with a preloaded library.
+struct trial_side_arguments {
+  std::string way;
+  std::string ipc_library;
+};
+
+void add_trial_side_arguments(CLI::App& app, trial_side_arguments& arguments) {
+  app.group("");
+  app.add_option("--way", arguments.way)->required();
+  app.add_option("--ipc-library", arguments.ipc_library)->required();
+}
 
 using inspect::way;
 
@@ -319,8 +354,6 @@ class worker {
   std::vector<worker_child> children_;
 };
 
-}  // namespace
-
 int run_trial_side(const trial_side_arguments& arguments) {
   const auto how = inspect::parse_way(arguments.way);
   if (!how) {
@@ -355,6 +388,18 @@ int run_trial_worker(const trial_worker_arguments& arguments) {
             -1, ' ', false, json::error_handler_t::replace));
     return exit_failed;
   }
+}
+
+}  // namespace
+
+void add_trial_worker(command_list& commands) {
+  add_command<trial_worker_arguments>(
+      commands, "trial-worker", "", add_trial_worker_arguments, run_trial_worker);
+}
+
+void add_trial_side(command_list& commands) {
+  add_command<trial_side_arguments>(
+      commands, "trial-side", "", add_trial_side_arguments, run_trial_side);
 }
 
 }  // namespace gpushm::cli

@@ -7,10 +7,14 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/support/ipc_libraries.hpp"
 #include "apps/support/program_path.hpp"
 #include "base/file.hpp"
@@ -23,6 +27,40 @@
 namespace gpushm::cli {
 
 namespace {
+
+struct run_arguments {
+  std::string domain;
+  std::string socket;
+  std::string libraries;           ///< empty: the installed ones
+  std::vector<std::string> words;  ///< the program and its arguments
+};
+
+void add_run_arguments(CLI::App& app, run_arguments& arguments) {
+  const auto program = std::make_shared<std::string>();
+  app.add_option("PROGRAM", *program, "The program; its arguments follow, best after \"--\"")
+      ->required()
+      ->type_name("");
+  auto* const domain =
+      app.add_option("--domain", arguments.domain, "The domain to use, if several are mounted")
+          ->type_name("NAME");
+  app.add_option("--socket", arguments.socket, "The socket of its broker")
+      ->type_name("PATH")
+      ->excludes(domain);
+  app.add_option(
+         "--libraries",
+         arguments.libraries,
+         "Directory of libgpushm-ipc.so and libgpushm.so.1 (default: ../lib/gpushm/ipc from "
+         "this program)")
+      ->type_name("DIR");
+  // Arguments of the program: in "remaining", even if they look like options.
+  app.prefix_command();
+  app.parse_complete_callback([&app, &arguments, program] {
+    const std::vector<std::string> rest = app.remaining();
+    const bool separated = !rest.empty() && rest.front() == "--";
+    arguments.words = {*program};
+    arguments.words.insert(arguments.words.end(), rest.begin() + (separated ? 1 : 0), rest.end());
+  });
+}
 
 namespace fs = std::filesystem;
 
@@ -123,8 +161,6 @@ void check_program(const std::string& path, int depth = 0) {
   }
 }
 
-}  // namespace
-
 int run_run(const run_arguments& arguments) {
   const std::string directory =
       fs::absolute(arguments.libraries.empty() ? app::installed_ipc_libraries()
@@ -166,6 +202,16 @@ int run_run(const run_arguments& arguments) {
   argv.push_back(nullptr);
   ::execv(program.c_str(), argv.data());
   base::throw_errno(errno, operation, program, "execv");
+}
+
+}  // namespace
+
+void add_run(command_list& commands) {
+  add_command<run_arguments>(commands,
+                             "run",
+                             "Run a program whose CUDA IPC then works between containers",
+                             add_run_arguments,
+                             run_run);
 }
 
 }  // namespace gpushm::cli

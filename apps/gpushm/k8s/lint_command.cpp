@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/gpushm/k8s/lint_command.hpp"
-
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +10,7 @@
 
 #include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/k8s/lint.hpp"
 #include "apps/gpushm/options.hpp"
@@ -159,14 +158,16 @@ int run(const lint_arguments& arguments) {
 
 }  // namespace
 
-void add_k8s_lint(CLI::App& k8s, request& parsed) {
-  add_command<lint_arguments>(k8s,
-                              parsed,
-                              "lint",
-                              "Report what pods request but do not need to share GPU memory, "
-                              "and what they need but are not guaranteed",
-                              add,
-                              run);
+void add_k8s(command_list& commands) {
+  add_command_group(
+      commands, "k8s", "Check manifests of pods that share GPU memory", [](command_list& below) {
+        add_command<lint_arguments>(below,
+                                    "lint",
+                                    "Report what pods request but do not need to share GPU memory, "
+                                    "and what they need but are not guaranteed",
+                                    add,
+                                    run);
+      });
 }
 
 }  // namespace gpushm::cli

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/node/operator.hpp"
 #include "apps/gpushm/output.hpp"
 #include "base/size_text.hpp"

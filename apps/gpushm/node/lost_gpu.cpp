@@ -3,8 +3,11 @@
 #include <chrono>
 #include <string>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "driver/device_text.hpp"
@@ -13,6 +16,24 @@
 namespace gpushm::cli {
 
 namespace {
+
+struct lost_gpu_arguments {
+  std::string uuid;
+  std::string pci_address;
+  std::string run_dir = "/run/gpushm";
+  bool json = false;
+};
+
+void add_lost_gpu_arguments(CLI::App& app, lost_gpu_arguments& arguments) {
+  app.add_option("UUID", arguments.uuid, "UUID of the GPU or MIG instance")
+      ->required()
+      ->type_name("");
+  app.add_option(
+         "--pci-address", arguments.pci_address, "Of the GPU: its MIG instances are lost, too")
+      ->type_name("ADDRESS");
+  add_run_dir(app, arguments.run_dir);
+  add_json(app, arguments.json);
+}
 
 constexpr std::chrono::milliseconds answer_timeout{15'000};
 
@@ -31,8 +52,6 @@ std::string pci_address_in(const std::string& text) {
   return *address;
 }
 
-}  // namespace
-
 int run_lost_gpu(const lost_gpu_arguments& arguments) {
   const domains::private_socket broker(arguments.run_dir);
   broker.lose_device(arguments.uuid, pci_address_in(arguments.pci_address), answer_timeout);
@@ -42,6 +61,17 @@ int run_lost_gpu(const lost_gpu_arguments& arguments) {
     print_line("lost \"" + arguments.uuid + "\": no segment has memory on it any more");
   }
   return exit_ok;
+}
+
+}  // namespace
+
+void add_lost_gpu(command_list& commands) {
+  add_command<lost_gpu_arguments>(
+      commands,
+      "lost-gpu",
+      "Report that the memory on a GPU is gone: its segments in all domains of gpushm-brokerd end",
+      add_lost_gpu_arguments,
+      run_lost_gpu);
 }
 
 }  // namespace gpushm::cli

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/node/operator.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/describe.hpp"

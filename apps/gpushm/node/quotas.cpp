@@ -3,10 +3,13 @@
 #include <cerrno>
 #include <string>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/file_error.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/node/operator.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
 #include "base/file.hpp"
 #include "base/size_text.hpp"
@@ -17,6 +20,22 @@
 namespace gpushm::cli {
 
 namespace {
+
+struct quotas_arguments {
+  std::string run_dir = "/run/gpushm";
+  std::string domain = "default";
+  std::string set;  ///< file of rules; empty: only read
+  bool json = false;
+};
+
+void add_quotas_arguments(CLI::App& app, quotas_arguments& arguments) {
+  app.add_option("--domain", arguments.domain, "Name of the domain (default: default)")
+      ->type_name("NAME");
+  app.add_option("--set", arguments.set, "File of rules that replace those of the node first")
+      ->type_name("FILE");
+  add_run_dir(app, arguments.run_dir);
+  add_json(app, arguments.json);
+}
 
 /// More than gpushm-brokerd takes, so that it refuses a longer one.
 constexpr std::size_t max_file_bytes = 40'000;
@@ -59,6 +78,8 @@ json to_json(const domains::usage& row) {
           {"limit", row.limit == 0 ? json(nullptr) : json(row.limit)}};
 }
 
+namespace {
+
 int run_quotas(const quotas_arguments& arguments) {
   const domains::private_socket broker(arguments.run_dir);
   if (!arguments.set.empty()) {
@@ -79,6 +100,17 @@ int run_quotas(const quotas_arguments& arguments) {
     print(used.quotas.ends_with('\n') ? "" : "\n");
   }
   return exit_ok;
+}
+
+}  // namespace
+
+void add_quotas(command_list& commands) {
+  add_command<quotas_arguments>(
+      commands,
+      "quotas",
+      "Show what the members of a domain of gpushm-brokerd use, and set quotas",
+      add_quotas_arguments,
+      run_quotas);
 }
 
 }  // namespace gpushm::cli

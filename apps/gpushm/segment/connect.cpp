@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "apps/gpushm/segment/connect.hpp"
+
 #include <fmt/core.h>
 
-#include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/output.hpp"
 
 namespace gpushm::cli {

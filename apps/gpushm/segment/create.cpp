@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <chrono>
+#include <cstdint>
 #include <optional>
+#include <string>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/connect.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 #include "apps/gpushm/segment/holding.hpp"
 #include "apps/gpushm/segment/metadata.hpp"
@@ -13,12 +20,65 @@
 #include "apps/support/stop_signal.hpp"
 #include "base/names.hpp"
 #include "base/text_layout.hpp"
+#include "gpushm/client.hpp"
 #include "memory/backend.hpp"
 #include "memory/chunk_plan.hpp"
 
 namespace gpushm::cli {
 
 namespace {
+
+struct create_arguments {
+  connection_arguments connection;
+  std::string name;
+  create_options options;  ///< without the size
+  std::optional<std::uint64_t> size_bytes;
+  std::string from;
+  std::optional<std::uint8_t> fill;
+  std::string metadata;  ///< or "@FILE"
+  bool hold = false;
+  bool until_released = false;
+  std::optional<std::chrono::milliseconds> timeout;  ///< for hold and until_released
+};
+
+void add_create_arguments(CLI::App& app, create_arguments& arguments) {
+  app.add_option("NAME", arguments.name, "Name of the segment")->required()->type_name("");
+  auto* size = add_size(
+      app, "--size", "Size, such as 64MiB (unless --from is given)", [&](std::uint64_t value) {
+        arguments.size_bytes = value;
+      });
+  auto* from =
+      app.add_option("--from", arguments.from, "Fill it with this file and use the file's size")
+          ->type_name("FILE")
+          ->excludes(size);
+  add_device(app,
+             "--device",
+             "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>",
+             arguments.options.device);
+  add_choice(app,
+             "--lifetime",
+             "When it is freed (leased, the default: with its last lease)",
+             arguments.options.lifetime,
+             {{"leased", lifetime::leased}, {"persistent", lifetime::persistent}});
+  add_size(app,
+           "--chunk",
+           "Size of each physical allocation (default: a single one)",
+           [&](std::uint64_t value) { arguments.options.chunk_bytes = value; });
+  app.add_flag("--huge-pages", arguments.options.huge_pages, "Allocate host memory in 2 MiB pages");
+  add_fill(app, arguments.fill)->excludes(from);
+  app.add_option("--metadata", arguments.metadata, "Metadata to publish with it, up to 64 KiB")
+      ->type_name("TEXT|@FILE");
+  auto* hold = app.add_flag("--hold", arguments.hold, "Keep it until SIGINT or SIGTERM");
+  app.add_flag("--until-released",
+               arguments.until_released,
+               "Keep it until other processes have opened it and the last one has released it")
+      ->excludes(hold);
+  add_duration(app,
+               "--timeout",
+               "Time limit of --hold and --until-released (default: no limit)",
+               [&](auto value) { arguments.timeout = value; });
+  add_connection(app, arguments.connection);
+}
 
 /// What `client::create` would refuse: reported before a missing `--hold`, so that it need not be
 /// found in a second attempt. `size_bytes` is that of the segment.
@@ -72,8 +132,6 @@ void show(const create_arguments& arguments, const segment& created, std::uint64
   print(base::fields_text(segment_fields(created), 2));
 }
 
-}  // namespace
-
 int run_create(const create_arguments& arguments) {
   check(arguments);
   const std::string metadata = read_metadata(arguments.metadata);
@@ -108,6 +166,13 @@ int run_create(const create_arguments& arguments) {
     return wait_released(broker, *events, created, *stop, arguments.timeout);
   }
   return arguments.hold ? hold(created, *stop, arguments.timeout) : exit_ok;
+}
+
+}  // namespace
+
+void add_create(command_list& commands) {
+  add_command<create_arguments>(
+      commands, "create", "Create and publish a segment", add_create_arguments, run_create);
 }
 
 }  // namespace gpushm::cli

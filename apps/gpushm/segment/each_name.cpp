@@ -3,8 +3,10 @@
 
 #include <fmt/core.h>
 
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/connect.hpp"
 #include "apps/gpushm/segment/near_match.hpp"
 
 namespace gpushm::cli {

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/options.hpp"
+#include "gpushm/client.hpp"
 
 namespace gpushm::cli {
 

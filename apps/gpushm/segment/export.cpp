@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/connect.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 #include "apps/gpushm/segment/device_memory.hpp"
 #include "apps/gpushm/segment/holding.hpp"
@@ -15,10 +22,73 @@
 #include "apps/support/stop_signal.hpp"
 #include "base/text_layout.hpp"
 #include "driver/device_text.hpp"
+#include "gpushm/file_export.hpp"
 
 namespace gpushm::cli {
 
 namespace {
+
+/// What `export` allocates; automatic: cuda_vmm on a GPU, host without one.
+enum class export_kind : std::uint8_t { automatic, cuda_vmm, cuda_ipc, host };
+
+struct export_arguments {
+  std::string file;
+  std::optional<std::uint64_t> size_bytes;
+  std::string from;
+  std::optional<std::uint8_t> fill;
+  std::string device = "auto";
+  export_kind kind = export_kind::automatic;
+  std::string metadata;  ///< or "@FILE"
+  bool until_released = false;
+  std::optional<std::chrono::milliseconds> timeout;
+  file_export_options options;
+  bool json = false;
+};
+
+void add_export_arguments(CLI::App& app, export_arguments& arguments) {
+  app.add_option("--file", arguments.file, "File that importers open; the socket is FILE.sock")
+      ->required()
+      ->type_name("FILE");
+  auto* size = add_size(
+      app, "--size", "Size, such as 64MiB (unless --from is given)", [&](std::uint64_t value) {
+        arguments.size_bytes = value;
+      });
+  auto* from =
+      app.add_option("--from", arguments.from, "Fill it with this file and use the file's size")
+          ->type_name("FILE")
+          ->excludes(size);
+  add_fill(app, arguments.fill)->excludes(from);
+  add_device(app,
+             "--device",
+             "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>",
+             arguments.device);
+  add_choice(app,
+             "--kind",
+             "Kind of memory (default: auto, which is cuda-vmm on a GPU, else host)",
+             arguments.kind,
+             {{"auto", export_kind::automatic},
+              {"cuda-vmm", export_kind::cuda_vmm},
+              {"cuda-ipc", export_kind::cuda_ipc},
+              {"host", export_kind::host}});
+  app.add_option("--metadata", arguments.metadata, "Metadata to publish with it, up to 64 KiB")
+      ->type_name("TEXT|@FILE");
+  app.add_flag("--until-released",
+               arguments.until_released,
+               "Exit when other processes have imported it and the last one has released it");
+  add_duration(app, "--timeout", "Time limit of the export (default: no limit)", [&](auto value) {
+    arguments.timeout = value;
+  });
+  add_mode(app, "--file-mode", "Permissions of the file (default: 0644)", [&](mode_t mode) {
+    arguments.options.file_mode = mode;
+  });
+  add_mode(app, "--socket-mode", "Permissions of the socket (default: 0666)", [&](mode_t mode) {
+    arguments.options.socket_mode = mode;
+  });
+  app.add_flag("--accept-fake-chunks",
+               arguments.options.accept_fake_chunks,
+               "Accept the memory of the fake GPU driver (tests only)");
+  add_json(app, arguments.json);
+}
 
 void check(const export_arguments& arguments) {
   if (!arguments.size_bytes && arguments.from.empty()) {
@@ -140,8 +210,6 @@ void check_not_stopped(const app::stop_signal& stop, const std::string& file) {
   }
 }
 
-}  // namespace
-
 int run_export(const export_arguments& arguments) {
   check(arguments);
   print_warnings();
@@ -174,6 +242,16 @@ int run_export(const export_arguments& arguments) {
   flush_output();
   return events ? wait_released(broker, *events, memory, stop, arguments.timeout)
                 : hold(memory, stop, arguments.timeout);
+}
+
+}  // namespace
+
+void add_export(command_list& commands) {
+  add_command<export_arguments>(commands,
+                                "export",
+                                "Allocate memory and share it through a file",
+                                add_export_arguments,
+                                run_export);
 }
 
 }  // namespace gpushm::cli

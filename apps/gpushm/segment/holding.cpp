@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/support/duration.hpp"
 

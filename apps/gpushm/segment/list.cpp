@@ -1,16 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/node/operator.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/connect.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 #include "apps/gpushm/segment/registrations.hpp"
+#include "gpushm/client.hpp"
 
 namespace gpushm::cli {
 
 namespace {
+
+void add_list_arguments(CLI::App& app, list_arguments& arguments) {
+  app.add_option("PREFIX", arguments.prefix, "List only names with this prefix")->type_name("");
+  app.add_flag("-q,--names", arguments.names_only, "Print only the names, one per line");
+  app.add_flag("-a,--all", arguments.all, "List the library's own segments, too (NAME/~…)");
+  app.add_flag("--ipc", arguments.ipc, "List processes that export to unchanged programs");
+  auto* const by =
+      add_choice(app,
+                 "--by",
+                 "For operators of gpushm-brokerd: by pod, container or uid, with ages and "
+                 "who has them open",
+                 arguments.by_principal,
+                 {{"principal", true}});
+  for (CLI::Option* const each : add_node(app, arguments.node)) {
+    each->needs(by);
+  }
+  add_connection(app, arguments.connection);
+}
 
 /// Removes the library's own segments, unless all were asked for. Returns their number.
 std::size_t hide_internal(const list_arguments& arguments, std::vector<segment_info>& segments) {
@@ -60,8 +83,6 @@ int list_exporters(const list_arguments& arguments) {
   return exit_ok;
 }
 
-}  // namespace
-
 int run_list(const list_arguments& arguments) {
   if (arguments.by_principal) {
     return run_list_by_principal(arguments);
@@ -90,6 +111,12 @@ int run_list(const list_arguments& arguments) {
     print(segments_text(segments));
   }
   return exit_ok;
+}
+
+}  // namespace
+
+void add_list(command_list& commands) {
+  add_command<list_arguments>(commands, "ls", "List segments", add_list_arguments, run_list);
 }
 
 }  // namespace gpushm::cli

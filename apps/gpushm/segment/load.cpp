@@ -2,22 +2,101 @@
 #include <fmt/core.h>
 
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <stop_token>
+#include <string>
+#include <vector>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/connect.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 #include "apps/gpushm/segment/progress.hpp"
+#include "apps/gpushm/segment/slice_text.hpp"
 #include "apps/support/stop_signal.hpp"
 #include "base/size_text.hpp"
 #include "base/text_layout.hpp"
+#include "gpushm/client.hpp"
 #include "gpushm/tensors.hpp"
 
 namespace gpushm::cli {
 
 namespace {
+
+struct load_arguments {
+  connection_arguments connection;
+  std::vector<std::string> paths;
+  std::string name;
+  load_options options;
+};
+
+void add_load_arguments(CLI::App& app, load_arguments& arguments) {
+  app.add_option("FILE", arguments.paths, "Safetensors files, an index, or the folder of a model")
+      ->required()
+      ->type_name("");
+  app.add_option("--name", arguments.name, "Name of the segment")->required()->type_name("NAME");
+  add_device(app,
+             "--device",
+             "auto (default), host, an ordinal, GPU-<uuid> or MIG-<uuid>",
+             arguments.options.device);
+  add_text(app,
+           "--threads",
+           "N",
+           "Threads that read (default: as many as CPUs, 8 to 16)",
+           [&](const std::string& text) {
+             constexpr const char* expected = "a number from 1 to 64";
+             arguments.options.threads =
+                 parse_number<decltype(arguments.options.threads)>("--threads", text, 10, expected);
+             if (arguments.options.threads < 1 || arguments.options.threads > 64) {
+               refuse("--threads", text, expected);
+             }
+           });
+  add_choice(
+      app,
+      "--read",
+      "How files are read (auto: direct unless they are in the page cache)",
+      arguments.options.reading,
+      {{"auto", reading::automatic}, {"cached", reading::cached}, {"direct", reading::direct}});
+  add_choice(app,
+             "--verify",
+             "Whether files that were loaded before are read (auto: if their stamps have changed)",
+             arguments.options.verify,
+             {{"auto", verify::automatic}, {"full", verify::full}});
+  add_texts(
+      app,
+      "--tensors",
+      "PATTERN",
+      "Load these tensors only: a name, or a pattern such as 'model.layers.*' (may be repeated)",
+      [&](const std::string& text) { arguments.options.tensors.push_back(text); });
+  add_texts(
+      app,
+      "--slice",
+      "NAME=DIM:BEGIN-END",
+      "Load a range of a dimension of these tensors: elements, several (BEGIN-END,BEGIN-END), or "
+      "of equal parts (BEGIN-END/PARTS); may be repeated",
+      [&](const std::string& text) {
+        auto slices = parse_slices(text);
+        if (!slices) {
+          refuse("--slice",
+                 text,
+                 "a slice such as w=0:0-512, w=0:0-4,8-12 or '*.q_proj.weight=0:1-2/8'");
+        }
+        arguments.options.slices.insert(arguments.options.slices.end(),
+                                        std::move_iterator(slices->begin()),
+                                        std::move_iterator(slices->end()));
+      });
+  app.add_flag("--replace",
+               arguments.options.replace,
+               "Remove another model of this name, or former contents of the files, and load");
+  add_duration(app, "--timeout", "Time limit (default: an hour)", [&](auto value) {
+    arguments.options.timeout = value;
+  });
+  add_connection(app, arguments.connection);
+}
 
 using clock = std::chrono::steady_clock;
 
@@ -59,8 +138,6 @@ void show(const load_arguments& arguments, const segment& loaded, const account&
   print(base::fields_text(segment_fields(loaded), 2));
 }
 
-}  // namespace
-
 int run_load(const load_arguments& arguments) {
   check_is_own(arguments.name, "load");
   const app::stop_signal stop;
@@ -91,6 +168,16 @@ int run_load(const load_arguments& arguments) {
   bar.reset();
   show(arguments, loaded, done);
   return 0;
+}
+
+}  // namespace
+
+void add_load(command_list& commands) {
+  add_command<load_arguments>(commands,
+                              "load",
+                              "Load model weights into a segment, once for all who ask",
+                              add_load_arguments,
+                              run_load);
 }
 
 }  // namespace gpushm::cli

@@ -8,6 +8,7 @@
 
 #include "apps/gpushm/segment/describe.hpp"
 #include "base/names.hpp"
+#include "gpushm/client.hpp"
 
 namespace gpushm::cli {
 

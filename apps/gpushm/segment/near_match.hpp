@@ -6,7 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/options.hpp"
+#include "gpushm/client.hpp"
 
 namespace gpushm::cli {
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/checksum.hpp"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/options.hpp"
 #include "gpushm/segment.hpp"
 
 namespace gpushm::cli {

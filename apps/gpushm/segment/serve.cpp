@@ -5,29 +5,125 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
+#include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/detached.hpp"
 #include "apps/gpushm/segment/readiness.hpp"
+#include "apps/support/duration.hpp"
 #include "apps/support/log_line.hpp"
 #include "apps/support/stop_signal.hpp"
 #include "base/domain_places.hpp"
 #include "base/log.hpp"
 #include "base/size_text.hpp"
 #include "base/syscall.hpp"
+#include "gpushm/broker.hpp"
+#include "gpushm/client.hpp"
 
 namespace gpushm::cli {
 
 namespace {
+
+struct serve_arguments {
+  broker_options broker;
+  std::string group;
+  std::string log_level = "info";
+  std::optional<int> ready_fd;
+  bool detach = false;
+  /// Exit after this time without clients and segments; nullopt: never.
+  std::optional<std::chrono::milliseconds> idle_exit;
+};
+
+void add_serve_arguments(CLI::App& app, serve_arguments& arguments) {
+  broker_options& broker = arguments.broker;
+  app.add_option(
+         "--socket",
+         broker.socket_path,
+         "Socket to listen on (else $GPUSHM_SOCKET, /run/gpushm/d/…, $XDG_RUNTIME_DIR/gpushm/d/…)")
+      ->type_name("PATH");
+  app.add_option("--domain", broker.domain, "Name of the domain (default: default)")
+      ->type_name("NAME");
+  add_mode(app, "--mode", "Permissions of the socket (default: 0660)", [&](mode_t mode) {
+    broker.mode = mode;
+  });
+  app.add_option("--group", arguments.group, "Group that owns the socket")->type_name("NAME|GID");
+  add_text(app,
+           "--ready-fd",
+           "N",
+           "Write a line feed to this descriptor when ready, then close it",
+           [&](const std::string& text) {
+             arguments.ready_fd =
+                 parse_number<int>("--ready-fd", text, 10, "a file descriptor number");
+           });
+  app.add_flag(
+      "--detach", arguments.detach, "Return when it is ready; it continues in the background");
+  add_duration(app,
+               "--idle-exit",
+               "Exit after this time without a client and without a segment (default: never)",
+               [&](auto value) { arguments.idle_exit = value; });
+  add_size(app,
+           "--quota",
+           "Maximum size of all segments in host memory, and on each GPU (default: no limit)",
+           [&](std::uint64_t value) { broker.limits.quota_bytes = value; });
+  add_size(app,
+           "--quota-per-principal",
+           "The same for the segments of one pod, container or uid (default: no limit)",
+           [&](std::uint64_t value) { broker.limits.quota_bytes_per_principal = value; });
+  add_size(app,
+           "--memory",
+           "Maximum memory of the broker that members can occupy (default: half of the memory "
+           "available to it, at most 1 GiB)",
+           [&](std::uint64_t value) { broker.limits.memory_bytes = value; });
+  add_count(app,
+            "--max-segments",
+            "Maximum number of segments (default: 65536)",
+            broker.limits.max_segments);
+  add_count(app,
+            "--max-connections",
+            "Maximum number of concurrent clients (default: 4096)",
+            broker.limits.max_connections);
+  add_duration(
+      app,
+      "--fence-delay",
+      "How long the leases of a dead client are kept if nothing proves that its GPU work "
+      "has ended (default: 5s)",
+      [&](auto value) {
+        if (value > std::chrono::hours(1)) {
+          refuse("--fence-delay", app::duration_text(value), "a duration of at most one hour");
+        }
+        broker.limits.fence_delay_ms = static_cast<std::uint32_t>(value.count());
+      });
+  add_text(app,
+           "--log-level",
+           "debug|info|warning|error|off",
+           "Lowest level that is logged to standard error (default: info)",
+           [&](const std::string& text) {
+             constexpr auto levels =
+                 std::to_array<std::string_view>({"debug", "info", "warning", "error", "off"});
+             if (std::find(levels.begin(), levels.end(), text) == levels.end()) {
+               refuse("--log-level", text, "one of debug|info|warning|error|off");
+             }
+             arguments.log_level = text;
+           });
+  app.add_flag("--accept-fake-chunks",
+               broker.accept_fake_chunks,
+               "Accept the memory of the fake GPU driver (tests only)");
+}
 
 /// "off": no log.
 void start_log(const std::string& level) {
@@ -187,8 +283,6 @@ void serve_until_end(const broker& running,
   }
 }
 
-}  // namespace
-
 int run_serve(const serve_arguments& arguments) {
   check_ready_fd(arguments.ready_fd);
   check_domain(arguments.broker.domain);
@@ -239,6 +333,13 @@ int run_serve(const serve_arguments& arguments) {
   static_cast<void>(notify_service_manager("STOPPING=1"));
   report_lost(observer);
   return exit_ok;
+}
+
+}  // namespace
+
+void add_serve(command_list& commands) {
+  add_command<serve_arguments>(
+      commands, "serve", "Run a broker in the foreground", add_serve_arguments, run_serve);
 }
 
 }  // namespace gpushm::cli

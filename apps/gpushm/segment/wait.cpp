@@ -3,16 +3,38 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
 
+#include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
+#include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/json_output.hpp"
+#include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
+#include "apps/gpushm/segment/connect.hpp"
 #include "apps/support/duration.hpp"
 #include "base/syscall.hpp"
+#include "gpushm/client.hpp"
 
 namespace gpushm::cli {
 
 namespace {
+
+struct wait_arguments {
+  connection_arguments connection;
+  std::string name;
+  std::chrono::milliseconds timeout{30'000};
+  bool removed = false;
+};
+
+void add_wait_arguments(CLI::App& app, wait_arguments& arguments) {
+  app.add_option("NAME", arguments.name, "Name of the segment")->required()->type_name("");
+  add_duration(app, "--timeout", "How long to wait (default: 30s)", [&](auto value) {
+    arguments.timeout = value;
+  });
+  app.add_flag("--removed", arguments.removed, "Wait until no such segment exists");
+  add_connection(app, arguments.connection);
+}
 
 using clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
@@ -47,8 +69,6 @@ int report(const wait_arguments& arguments, const std::optional<segment_info>& i
                   app::duration_text(arguments.timeout),
               "give a longer --timeout, or list the segments: gpushm ls");
 }
-
-}  // namespace
 
 int run_wait(const wait_arguments& arguments) {
   const auto end = clock::now() + arguments.timeout;
@@ -88,6 +108,16 @@ int run_wait(const wait_arguments& arguments) {
       base::pause_before_retry(milliseconds(50));
     }
   }
+}
+
+}  // namespace
+
+void add_wait(command_list& commands) {
+  add_command<wait_arguments>(commands,
+                              "wait",
+                              "Wait until a segment is published or removed",
+                              add_wait_arguments,
+                              run_wait);
 }
 
 }  // namespace gpushm::cli
