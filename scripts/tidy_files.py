@@ -51,7 +51,9 @@ def chosen_of(members, base):
     """The keys of `members`, which are files, or groups of the files that it has for them, that must be checked."""
     if not base:
         return set(members)
-    changed = set(git("diff", "--name-only", base[0]) + git("ls-files", "--others", "--exclude-standard"))
+    # A file that was only moved counts as unchanged.
+    changed = set(git("diff", "--name-only", "-M95%", "--diff-filter=r", base[0]) +
+                  git("ls-files", "--others", "--exclude-standard"))
     tracked = [name for name in git("ls-files", "*.cpp", "*.hpp", "*.h") if os.path.exists(name)]
     turn = int(git("rev-list", "--count", "HEAD")[0]) % PARTS
     touched = with_includers(changed, tracked)
