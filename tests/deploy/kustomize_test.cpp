@@ -28,8 +28,8 @@ using ::testing::UnorderedElementsAreArray;
 using strings = std::vector<std::string>;
 using permissions = std::map<std::string, std::set<std::string>>;
 
-/// All permissions that the agent needs at an API server (src/kubernetes/dra), as "group/resource" and
-/// verbs. docs/kubernetes.md lists their purposes; keep both up to date.
+/// All permissions that the agent needs at an API server (src/kubernetes/dra), as "group/resource"
+/// and verbs. docs/kubernetes.md lists their purposes; keep both up to date.
 const permissions needed{
     {"resource.k8s.io/resourceclaims", {"get"}},
     {"resource.k8s.io/resourceslices", {"get", "list", "watch", "create", "update", "delete"}},
