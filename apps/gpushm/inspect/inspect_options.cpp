@@ -7,9 +7,9 @@
 
 namespace gpushm::cli {
 
-void add_from(CLI::App& app, std::string& from) {
+void add_from(CLI::App& app, std::string& recording) {
   app.add_option(
-         "--from", from, "Use a machine recorded with \"doctor --json\" instead of this one")
+         "--from", recording, "Use a machine recorded with \"doctor --json\" instead of this one")
       ->type_name("FILE");
 }
 

@@ -17,7 +17,7 @@ namespace gpushm::cli {
 inline constexpr std::chrono::milliseconds default_driver_timeout{30'000};
 
 /// A recorded machine.
-void add_from(CLI::App& app, std::string& from);
+void add_from(CLI::App& app, std::string& recording);
 void add_driver_timeout(CLI::App& app, std::chrono::milliseconds& timeout);
 /// The broker's socket, for commands that also work without a broker.
 void add_socket(CLI::App& app, std::string& socket);

@@ -189,7 +189,7 @@ gpushm_errc gpushm_producer_create(gpushm_client* client,
                                    gpushm_producer** producer) {
   return c_call([&] {
     const auto called = text_in(name, "create");
-    auto& of_client = usable_timelines(client, "create", called);
+    auto& client_timelines = usable_timelines(client, "create", called);
     gpushm_producer*& result = out(producer, "create");
     const auto from = options_in(options, "create");
     channel_producer::options wanted;
@@ -202,7 +202,7 @@ gpushm_errc gpushm_producer_create(gpushm_client* client,
     wanted.stop = token_of(from.stop);
     result = named(called, [&] {
       return new gpushm_producer{
-          std::make_shared<channel_producer>(of_client.shared_from_this(), called, wanted)};
+          std::make_shared<channel_producer>(client_timelines.shared_from_this(), called, wanted)};
     });
   });
 }
@@ -314,7 +314,7 @@ gpushm_errc gpushm_consumer_open(gpushm_client* client,
                                  gpushm_consumer** consumer) {
   return c_call([&] {
     const auto called = text_in(name, "open");
-    auto& of_client = usable_timelines(client, "open", called);
+    auto& client_timelines = usable_timelines(client, "open", called);
     gpushm_consumer*& result = out(consumer, "open");
     const auto from = options_in(options, "open");
     channel_consumer::options wanted;
@@ -333,7 +333,7 @@ gpushm_errc gpushm_consumer_open(gpushm_client* client,
     wanted.resume = timeout_in(from.resume_ms, "open", milliseconds(0));
     result = named(called, [&] {
       return new gpushm_consumer{
-          std::make_shared<channel_consumer>(of_client.shared_from_this(), called, wanted)};
+          std::make_shared<channel_consumer>(client_timelines.shared_from_this(), called, wanted)};
     });
   });
 }
@@ -445,10 +445,10 @@ gpushm_errc gpushm_channel_status_read(gpushm_client* client,
                                        gpushm_channel_status** status) {
   return c_call([&] {
     const auto called = text_in(name, "stat");
-    auto& of_client = usable_timelines(client, "stat", called);
+    auto& client_timelines = usable_timelines(client, "stat", called);
     gpushm_channel_status*& result = out(status, "stat");
     result = std::make_unique<gpushm_channel_status>(
-                 gpushm_channel_status{read_channel_status(of_client, called)})
+                 gpushm_channel_status{read_channel_status(client_timelines, called)})
                  .release();
   });
 }

@@ -427,8 +427,10 @@ gpushm_errc gpushm_client_subscribe(gpushm_client* client,
     gpushm_subscription*& result = out(subscription, "subscribe");
     auto list = present == nullptr ? nullptr : std::make_unique<gpushm_segment_list>();
     // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): a handle
-    auto* const subscribed = new gpushm_subscription{
-        {client->timelines->shared_client(), std::string(begin), list ? &list->segments : nullptr}};
+    auto* const subscribed =
+        new gpushm_subscription{{client->timelines->client().shared_from_this(),
+                                 std::string(begin),
+                                 list ? &list->segments : nullptr}};
     result = subscribed;
     if (list) {
       *present = list.release();

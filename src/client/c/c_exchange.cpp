@@ -175,12 +175,8 @@ gpushm_errc gpushm_read_ticket_file(gpushm_string path,
 
 // ---- files ----
 
-struct gpushm_ticket_file {
- public:
-  gpushm_ticket_file(std::string path, std::span<const std::byte> ticket, unsigned int mode)
-      : file(std::move(path), ticket, mode) {}
-
-  gpushm::detail::ticket_file file;
+struct gpushm_ticket_file : gpushm::detail::ticket_file {
+  using ticket_file::ticket_file;
 };
 
 gpushm_errc gpushm_ticket_file_create(gpushm_string path,
@@ -205,7 +201,7 @@ gpushm_errc gpushm_ticket_file_replace(gpushm_ticket_file* file,
     if (file == nullptr) {
       gpushm::base::throw_invalid("export", "there is no file", "create one first");
     }
-    file->file.replace(bytes);
+    file->replace(bytes);
   });
 }
 

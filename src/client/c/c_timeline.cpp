@@ -123,9 +123,9 @@ gpushm_errc gpushm_timeline_create(gpushm_client* client,
                                    gpushm_timeline** timeline) {
   return c_call([&] {
     const auto called = text_in(name, "create");
-    auto& of_client = usable_timelines(client, "create", called);
+    auto& client_timelines = usable_timelines(client, "create", called);
     gpushm_timeline*& result = out(timeline, "create");
-    result = of_client.create(called).release();
+    result = client_timelines.create(called).release();
   });
 }
 
@@ -136,12 +136,12 @@ gpushm_errc gpushm_timeline_open(gpushm_client* client,
                                  gpushm_timeline** timeline) {
   return c_call([&] {
     const auto called = text_in(name, "open");
-    auto& of_client = usable_timelines(client, "open", called);
+    auto& client_timelines = usable_timelines(client, "open", called);
     gpushm_timeline*& result = out(timeline, "open");
     gpushm::open_options options;
     options.timeout = timeout_in(timeout_ms, "open", milliseconds(0));
     options.stop = token_of(stop);
-    result = of_client.open(called, options).release();
+    result = client_timelines.open(called, options).release();
   });
 }
 
@@ -150,7 +150,7 @@ gpushm_errc gpushm_segment_timelines_create(gpushm_client* client,
                                             size_t count,
                                             gpushm_timeline** timelines) {
   return c_call([&] {
-    auto& of_client = usable_timelines(client, "create timelines");
+    auto& client_timelines = usable_timelines(client, "create timelines");
     const gpushm_segment& owner = gpushm::detail::filled(segment);
     if (count == 0 || count > GPUSHM_MAX_SEGMENT_TIMELINES || timelines == nullptr) {
       throw_invalid("create timelines",
@@ -158,7 +158,7 @@ gpushm_errc gpushm_segment_timelines_create(gpushm_client* client,
                                          : std::to_string(count) + " timelines of a segment",
                     "pass an array for 1 to " + std::to_string(GPUSHM_MAX_SEGMENT_TIMELINES));
     }
-    auto created = of_client.create_for(owner, static_cast<std::uint32_t>(count));
+    auto created = client_timelines.create_for(owner, static_cast<std::uint32_t>(count));
     std::transform(
         created.begin(), created.end(), timelines, [](auto& each) { return each.release(); });
   });
@@ -171,13 +171,13 @@ gpushm_errc gpushm_segment_timeline_open(gpushm_client* client,
                                          gpushm_stop* stop,
                                          gpushm_timeline** timeline) {
   return c_call([&] {
-    auto& of_client = usable_timelines(client, "open timeline");
+    auto& client_timelines = usable_timelines(client, "open timeline");
     const gpushm_segment& owner = gpushm::detail::filled(segment);
     gpushm_timeline*& result = out(timeline, "open timeline");
     gpushm::open_options options;
     options.timeout = timeout_in(timeout_ms, "open", milliseconds(0));
     options.stop = token_of(stop);
-    result = of_client.open_for(owner, index, options).release();
+    result = client_timelines.open_for(owner, index, options).release();
   });
 }
 

@@ -377,7 +377,7 @@ void channel_producer::admit_consumers() noexcept {
   while (!stop.stop_requested()) {
     try {
       std::vector<wire::segment> present;
-      subscription_impl events(timelines_->shared_client(), prefix, &present);
+      subscription_impl events(timelines_->client().shared_from_this(), prefix, &present);
       admit_present(present);
       while (!stop.stop_requested()) {
         const auto got = events.next(std::chrono::hours(1), stop);

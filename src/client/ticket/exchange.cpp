@@ -78,10 +78,10 @@ std::shared_ptr<timelines> timelines_of(const wire::ticket& described,
 segment_ptr import_through_broker(const wire::ticket& described, const import_options& options) {
   const auto connected = timelines_of(described, options.directory);
   const wire::broker_reference& broker = *described.broker;
-  open_options wanted;
-  wanted.access = options.access;
-  wanted.device = options.device;
-  auto opened = connected->client().open_generation(broker.name, broker.generation, wanted);
+  open_options opening;
+  opening.access = options.access;
+  opening.device = options.device;
+  auto opened = connected->client().open_generation(broker.name, broker.generation, opening);
   opened->keep(connected);
   return opened;
 }

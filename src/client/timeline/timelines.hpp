@@ -33,9 +33,6 @@ class timelines : public std::enable_shared_from_this<timelines> {
   ~timelines() = default;
 
   [[nodiscard]] client_impl& client() const noexcept { return *client_; }
-  [[nodiscard]] const std::shared_ptr<client_impl>& shared_client() const noexcept {
-    return client_;
-  }
   [[nodiscard]] signal_pages& pages() noexcept { return pages_; }
 
   /// Creates and publishes a timeline. Throws as a request.
@@ -64,9 +61,9 @@ class timelines : public std::enable_shared_from_this<timelines> {
   [[nodiscard]] std::shared_ptr<mapped_page> make_page(std::string name,
                                                        std::uint64_t bytes,
                                                        steady_time deadline);
-  /// Words that nobody reads; makes a page if there are none. Throws as a request.
+  /// Takes words that no process reads; makes a page if no page has any. Throws as a request.
   [[nodiscard]] own_words take_words(std::uint32_t count, steady_time deadline);
-  /// Reserves the name of words of this process, which nobody sees before they are published.
+  /// Reserves the name of words of this process, which no process sees before they are published.
   /// Throws as a request, and cancelled: `stop` was requested while a dead process, which may still
   /// write, had the name.
   [[nodiscard]] std::shared_ptr<segment_lease> reserve_words(std::string name,
