@@ -36,8 +36,8 @@ _WARMUPS = {
     "transformers.modeling_utils": "caching_allocator_warmup",
     "diffusers.models.modeling_utils": "_caching_allocator_warmup",
 }
-#: The libraries' own, by module.
-_warmups: dict[str, Callable[..., Any]] = {}
+#: Functions that are replaced while there are blocks, each with what replaces it.
+_replaced: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
 _TORCH = ("pt", "torch", "pytorch")
 _OTHERS = ("np", "numpy", "jax", "flax")
 
@@ -93,8 +93,9 @@ def _replace() -> None:
     with _guard:
         if _blocks == 0:
             _original = safetensors.safe_open
-            _exchange(_original, _open)
-            _replace_warmups()
+            warmups = [(own, _without_block(own)) for own in _imported_warmups()]
+            _replaced[:] = [(_original, _open), *warmups]
+            _exchange(_replaced)
         _blocks += 1
 
 
@@ -103,19 +104,14 @@ def _restore() -> None:
     with _guard:
         _blocks -= 1
         if _blocks == 0:
-            _exchange(_open, _original)
-            for name, own in _warmups.items():
-                setattr(sys.modules[name], _WARMUPS[name], own)
-            _warmups.clear()
+            _exchange([(new, own) for own, new in _replaced])
 
 
-def _replace_warmups() -> None:
+def _imported_warmups() -> Iterator[Callable[..., Any]]:
     for name, function in _WARMUPS.items():
         if name.partition(".")[0] in sys.modules:
             with contextlib.suppress(ImportError, AttributeError):
-                module = importlib.import_module(name)
-                _warmups[name] = getattr(module, function)
-                setattr(module, function, _without_block(_warmups[name]))
+                yield getattr(importlib.import_module(name), function)
 
 
 def _without_block(own: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,16 +126,22 @@ def _without_block(own: Callable[..., Any]) -> Callable[..., Any]:
 
 def _has_warmed_up() -> bool:
     """A library was imported in the block, so its warm-up was not left out."""
-    return any(name in sys.modules and name not in _warmups for name in _WARMUPS)
+    left_out = [new for _, new in _replaced]
+    return any(
+        name in sys.modules and getattr(sys.modules[name], function, None) not in left_out
+        for name, function in _WARMUPS.items()
+    )
 
 
-def _exchange(old: Any, new: Any) -> None:
+def _exchange(pairs: list[tuple[Callable[..., Any], Callable[..., Any]]]) -> None:
     """In all modules, also those that were imported in the statement."""
+    new_of = {id(old): new for old, new in pairs}
     for module in list(sys.modules.values()):
         members = getattr(module, "__dict__", None)
         if type(members) is dict and module is not sys.modules[__name__]:
-            for key in [key for key, value in list(members.items()) if value is old]:
-                members[key] = new
+            for key, value in list(members.items()):
+                if id(value) in new_of:
+                    members[key] = new_of[id(value)]
 
 
 def _open(filename: Any, *arguments: Any, **options: Any) -> Any:
