@@ -7,22 +7,11 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-export PIP_DISABLE_PIP_VERSION_CHECK=1
 root=build/docs
 venv=$root/venv
 
 deps() {
-  local wanted
-  wanted=$(cksum <docs/site/requirements.txt)
-  if [ "$(cat "$venv/requirements" 2>/dev/null)" = "$wanted" ]; then
-    echo "docs: the virtual environment is complete"
-    return
-  fi
-  rm -rf "$venv"
-  mkdir -p "$root"
-  "${PYTHON:-python3}" -m venv "$venv"
-  "$venv/bin/python" -m pip install --quiet --requirement docs/site/requirements.txt
-  echo "$wanted" >"$venv/requirements"
+  scripts/venv.sh "$venv" docs/site/requirements.txt
 }
 
 comments() { # PROJECT PATTERN SETTING...: the comments of the headers as XML

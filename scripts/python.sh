@@ -25,17 +25,7 @@ venv=$root/venv
 python=$venv/bin/python
 
 deps() {
-  local wanted
-  wanted=$(cksum <python/requirements.txt)
-  if [ -x "$python" ] && [ "$(cat "$venv/requirements" 2>/dev/null)" = "$wanted" ]; then
-    echo "python: the virtual environment is complete"
-    return
-  fi
-  rm -rf "$venv"
-  mkdir -p "$root"
-  "${PYTHON:-python3}" -m venv "$venv"
-  "$python" -m pip install --quiet --requirement python/requirements.txt
-  echo "$wanted" >"$venv/requirements"
+  scripts/venv.sh "$venv" python/requirements.txt
 }
 
 wheel() {
