@@ -71,8 +71,8 @@ check() {
     report "NOLINT without a check's name and a reason: NOLINT(check): why"
   names '\.(cpp|hpp|c)$' <<<"$files" | names -v '^src/base/signals\.hpp$' | search '(^|[^[:alnum:]_>])(::|std::)?(kill|killpg) ?\([^)]*,' |
     report "kill(2): -1 and 0 are many processes; use base/signals.hpp"
-  names '^src/(broker|core|low)/' <<<"$sources" | names -v '^src/broker/member_log\.cpp$' | search '\bbase::log\(' |
-    report "a log line that members may cause without limit: log_about_members, or log_about_broker (broker/member_log.hpp)"
+  names '^src/(broker|core|low)/' <<<"$sources" | names -v '/(limited|member)_log\.cpp$' | search '\bbase::log\(' |
+    report "a log line that members may cause without limit: log_about_members, or log_about_broker (limited_log.hpp)"
   words <<<"$files" | report "a word that plain English does not use here (scripts/lint_rules.sh, words)"
   search '#include "(src/|\.\.)' <<<"$(names '\.(cpp|hpp|h|c)$' <<<"$files")" |
     report "an include that bypasses the include roots, by which the compiler enforces the layers"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
-#include "broker/member_log.hpp"
+#include "broker/limited_log.hpp"
 #include "broker/own_table.hpp"
 
 namespace gpushm::broker_detail {

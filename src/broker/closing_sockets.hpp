@@ -40,7 +40,7 @@ class closing_sockets {
              kept_fd socket,
              core::charges held = {},
              inflight_charge inflight = {}) noexcept;
-  /// For what `descriptor_receiver::received_packet::closed` says.
+  /// For what `received_packet::closed` says.
   void closed_elsewhere(std::uint64_t number) noexcept { waiting_.erase(number); }
   [[nodiscard]] std::size_t size() const noexcept { return waiting_.size(); }
 

@@ -144,7 +144,7 @@ class connection_ender {
   /// Closes the sockets; the session ends soon after, not within this call. Does not block. No
   /// effect the second time. Throws std::bad_alloc.
   virtual void close(connection& gone) = 0;
-  /// For what `descriptor_receiver::received_packet::closed` says.
+  /// For what `received_packet::closed` says.
   virtual void socket_closed(std::uint64_t /*number*/) noexcept {}
 };
 

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "broker/descriptor_shelf.hpp"
 #include "broker/kept_fd.hpp"
+#include "broker/worker_pool.hpp"
 #include "core/budget.hpp"
 #include "transport/packet_socket.hpp"
 
@@ -32,31 +29,7 @@ namespace gpushm::broker_detail {
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class descriptor_receiver {
-  class gate;
-
  public:
-  struct received_packet {
-    received_packet();
-    received_packet(const received_packet&) = delete;
-    received_packet& operator=(const received_packet&) = delete;
-    ~received_packet();
-
-    std::uint64_t session = 0;
-    transport::receive_status status = transport::receive_status::would_block;
-    std::vector<std::byte> packet;
-    std::vector<kept_fd> descriptors;          ///< of kinds that members have a reason to send
-    std::vector<records::descriptor_id> kept;  ///< their numbers, also if `descriptors` is empty
-    std::size_t foreign = 0;  ///< number of others, or of all if not as many as are taken
-    /// Not 0: not a packet, but the report that a socket is closed (`close_elsewhere`).
-    std::uint64_t closed = 0;
-    bool failed = false;  ///< an unexpected socket error, or descriptors that cannot be received
-    bool is_keeper_behind = false;  ///< descriptors are lost because the keeper does not read
-    std::shared_ptr<gate> open;     ///< keeps copies of the descriptors open
-    /// Set by the thread that fills the packet, read by the one that takes it. The kernel
-    /// orders the two, but neither the language nor ThreadSanitizer models that.
-    std::atomic<bool> complete = false;
-  };
-
   /// `shelf` is called once, in a thread with the other table; it may return nothing, if no
   /// descriptor is to be kept. Throws `errc::system_error`, and what `shelf` throws.
   explicit descriptor_receiver(const std::function<std::optional<descriptor_shelf>()>& shelf = [] {
@@ -86,8 +59,6 @@ class descriptor_receiver {
   [[nodiscard]] std::unique_ptr<received_packet> next();
 
  private:
-  struct job;
-  class worker_pool;
   base::guarded_fd broker_end_;
 };
 

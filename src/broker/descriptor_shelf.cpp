@@ -14,7 +14,7 @@
 
 #include "base/deadline.hpp"
 #include "base/syscall.hpp"
-#include "broker/member_log.hpp"
+#include "broker/limited_log.hpp"
 
 namespace gpushm::broker_detail {
 

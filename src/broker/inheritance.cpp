@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "broker/member_log.hpp"
+#include "broker/limited_log.hpp"
 #include "broker/own_table.hpp"
 #include "broker/step.hpp"
 #include "gpushm/error.hpp"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
-#include <cstdint>
 #include <exception>
 #include <new>
 #include <string>
@@ -10,43 +8,9 @@
 #include <utility>
 
 #include "broker/connection.hpp"
-#include "gpushm/client.hpp"
+#include "broker/limited_log.hpp"
 
 namespace gpushm::broker_detail {
-
-/// Limits a log to `lines_per_second` and counts suppressed lines.
-///
-/// Thread-safety: distinct objects: safe; shared objects: unsafe.
-class line_limit {
- public:
-  using clock = std::chrono::steady_clock;
-  static constexpr std::uint64_t lines_per_second = 20;
-
-  struct verdict {
-    bool may_write = false;
-    std::uint64_t suppressed = 0;  ///< to be reported before the line, when not 0
-  };
-
-  /// Decides about one more line. Precondition: `now` never decreases.
-  [[nodiscard]] verdict next(clock::time_point now) noexcept {
-    verdict result;
-    if (now - second_ >= std::chrono::seconds(1)) {
-      second_ = now;
-      result.suppressed = std::exchange(suppressed_, 0);
-      written_ = 0;
-    }
-    result.may_write = written_ < lines_per_second;
-    ++(result.may_write ? written_ : suppressed_);
-    return result;
-  }
-  /// Counts a line that could not be formatted.
-  void count_suppressed() noexcept { ++suppressed_; }
-
- private:
-  clock::time_point second_{};
-  std::uint64_t written_ = 0;
-  std::uint64_t suppressed_ = 0;
-};
 
 /// The broker's log of member activity. Limited in lines per second, so that members cannot fill
 /// it.
@@ -82,14 +46,5 @@ class member_log {
   std::string domain_;
   line_limit limit_;
 };
-
-/// Passes a line that members can cause to the log, from where there is no `member_log`: at most
-/// `line_limit::lines_per_second` of all domains together. Thread-safe. Does not block.
-void log_about_members(log_level level, std::string_view text) noexcept;
-
-/// Passes a line to the log that no member can cause again and again: of the start of a domain, of
-/// the keeper's end. All other lines in this folder are about members, which a lint rule checks.
-/// Thread-safe. Does not block.
-void log_about_broker(log_level level, std::string_view text) noexcept;
 
 }  // namespace gpushm::broker_detail

@@ -17,7 +17,7 @@
 
 #include "base/own_table.hpp"
 #include "base/thread.hpp"
-#include "broker/member_log.hpp"
+#include "broker/limited_log.hpp"
 
 namespace gpushm::broker_detail {
 

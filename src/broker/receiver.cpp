@@ -95,7 +95,7 @@ void receiver::read_one(lane& on) {
     return;
   }
   if (std::exchange(on.is_put_off, false)) {
-    take(on, std::static_pointer_cast<descriptor_receiver::received_packet>(on.peeked));
+    take(on, std::static_pointer_cast<received_packet>(on.peeked));
     return;
   }
   const transport::peeked got = transport::peek_bytes(on.socket.get(), buffer_);
@@ -221,8 +221,8 @@ void receiver::start() {
                               });
 }
 
-void receiver::take(std::unique_ptr<descriptor_receiver::received_packet> whole) {
-  const std::shared_ptr<descriptor_receiver::received_packet> got = std::move(whole);
+void receiver::take(std::unique_ptr<received_packet> whole) {
+  const std::shared_ptr<received_packet> got = std::move(whole);
   const recorder::step named(recorder_, {step_kind::watch, got->session});
   if (got->closed != 0) {
     ender_.socket_closed(got->closed);
@@ -251,7 +251,7 @@ void receiver::take(std::unique_ptr<descriptor_receiver::received_packet> whole)
   loop_.request_turn(from);
 }
 
-void receiver::take(lane& on, const std::shared_ptr<descriptor_receiver::received_packet>& got) {
+void receiver::take(lane& on, const std::shared_ptr<received_packet>& got) {
   connection& from = on.of;
   on.peeked = got;
   const recorder::step handled(recorder_, {step_kind::request, from.number});

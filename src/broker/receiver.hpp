@@ -60,9 +60,9 @@ class receiver {
   void watch(lane& on);
   [[nodiscard]] bool is_event_lane_ready(connection& of);
   void wait_for_keeper(lane& on);
-  void take(lane& on, const std::shared_ptr<descriptor_receiver::received_packet>& got);
+  void take(lane& on, const std::shared_ptr<received_packet>& got);
   void handle(lane& on, const transport::peeked& got);
-  void take(std::unique_ptr<descriptor_receiver::received_packet> whole);
+  void take(std::unique_ptr<received_packet> whole);
   void begin_handling(lane& on);
   void finish_handling(lane& on);
   bool remove_handled(lane& on);

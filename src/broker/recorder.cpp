@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/thread.hpp"
-#include "broker/member_log.hpp"
+#include "broker/limited_log.hpp"
 
 namespace gpushm::broker_detail {
 

@@ -14,7 +14,7 @@
 #include "base/size_text.hpp"
 #include "base/text.hpp"
 #include "broker/chunk_kinds.hpp"
-#include "broker/member_log.hpp"
+#include "broker/limited_log.hpp"
 #include "sync/signal_page_file.hpp"
 #include "wire/codec.hpp"
 

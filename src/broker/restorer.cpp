@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "broker/connection.hpp"
-#include "broker/member_log.hpp"
+#include "broker/limited_log.hpp"
 #include "broker/sender.hpp"
 #include "gpushm/error.hpp"
 #include "transport/credentials.hpp"

@@ -16,7 +16,7 @@
 #include "base/process.hpp"
 #include "base/size_text.hpp"
 #include "base/syscall.hpp"
-#include "broker/member_log.hpp"
+#include "broker/limited_log.hpp"
 
 namespace gpushm::broker_detail {
 

@@ -110,7 +110,7 @@ void session_ender::close(connection& gone) {
     discard_queue(each);
     if (std::exchange(each.is_put_off, false)) {
       const auto& left =
-          std::static_pointer_cast<descriptor_receiver::received_packet>(each.peeked)->descriptors;
+          std::static_pointer_cast<received_packet>(each.peeked)->descriptors;
       std::for_each(
           left.begin(), left.end(), [&](const kept_fd& one) { recorder_.forget(one.id); });
     }
