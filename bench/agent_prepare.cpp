@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 #include "kubernetes/dra/driver/driver.hpp"
-#include "testing/fake_kube_api/fake_kube_api.hpp"
-#include "testing/fake_kubelet/dra_kubelet.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/dra/world.hpp"
+#include "tests/support/fake_kube_api/fake_kube_api.hpp"
+#include "tests/support/fake_kubelet/dra_kubelet.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace {
 

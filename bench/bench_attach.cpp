@@ -20,12 +20,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "bench/bench_support.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/owners.hpp"
-#include "driver/primary_context.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/owners.hpp"
+#include "gpu/driver/primary_context.hpp"
 #include "gpushm/gpushm.hpp"
 
 namespace gpushm::bench {

@@ -17,12 +17,12 @@
 #include <deque>
 #include <thread>
 
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
 #include "bench/bench_support.hpp"
-#include "transport/packet_socket.hpp"
-#include "transport/reported_call.hpp"
-#include "wire/codec.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/transport/reported_call.hpp"
+#include "protocol/wire/codec.hpp"
 
 namespace gpushm::bench {
 namespace {

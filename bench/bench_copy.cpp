@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "bench/bench_support.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/owners.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/owners.hpp"
 
 namespace gpushm::bench {
 namespace {

@@ -22,12 +22,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/signals.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/signals.hpp"
 #include "bench/bench_support.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/primary_context.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/primary_context.hpp"
 #include "gpushm/gpushm.hpp"
 
 namespace gpushm::bench {

@@ -22,15 +22,15 @@
 #include <string>
 #include <vector>
 
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/harness_error.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/raw_session/floods.hpp"
-#include "testing/raw_session/forked_process.hpp"
-#include "testing/raw_session/good_client.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/harness_error.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/raw_session/floods.hpp"
+#include "tests/support/raw_session/forked_process.hpp"
+#include "tests/support/raw_session/good_client.hpp"
 
 namespace {
 

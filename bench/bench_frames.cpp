@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "bench/bench_support.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/primary_context.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/primary_context.hpp"
 #include "gpushm/gpushm.hpp"
 
 namespace gpushm::bench {

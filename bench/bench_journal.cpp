@@ -11,8 +11,8 @@
 
 #include "bench/bench_support.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::bench {
 namespace {

@@ -32,13 +32,13 @@
 #include <thread>
 #include <vector>
 
-#include "base/child_process.hpp"
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/child_process.hpp"
 #include "bench/bench_support.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/primary_context.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/primary_context.hpp"
 #include "gpushm/gpushm.hpp"
 #include "tensors/files/hash.hpp"
 

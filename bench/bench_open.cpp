@@ -13,12 +13,12 @@
 #include <memory>
 #include <thread>
 
-#include "base/size_text.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/text/size_text.hpp"
 #include "bench/bench_support.hpp"
-#include "memory/backend.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/messages.hpp"
+#include "gpu/memory/backends/backend.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/messages.hpp"
 
 namespace gpushm::bench {
 namespace {

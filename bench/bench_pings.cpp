@@ -24,13 +24,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/file.hpp"
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
 #include "bench/bench_support.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/primary_context.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/primary_context.hpp"
 
 namespace gpushm::bench {
 namespace {

@@ -16,18 +16,18 @@
 #include <iostream>
 #include <memory>
 
-#include "base/signals.hpp"
-#include "base/size_text.hpp"
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/signals.hpp"
+#include "base/text/size_text.hpp"
 #include "bench/bench_support.hpp"
-#include "driver/cuda.hpp"
-#include "driver/owners.hpp"
-#include "driver/primary_context.hpp"
-#include "memory/backend.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/messages.hpp"
-#include "wire/ticket.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/owners.hpp"
+#include "gpu/driver/primary_context.hpp"
+#include "gpu/memory/backends/backend.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/messages.hpp"
+#include "protocol/wire/ticket.hpp"
 
 namespace gpushm::bench {
 namespace {

@@ -11,12 +11,12 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "base/syscall.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/owners.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
+#include "base/files/syscall.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/owners.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
 
 namespace gpushm::bench {
 

@@ -28,12 +28,12 @@
 #include <utility>
 #include <vector>
 
-#include "broker/connection.hpp"
-#include "broker/hub.hpp"
-#include "broker/recorder.hpp"
-#include "broker/sender.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
+#include "broker/hub/hub.hpp"
+#include "broker/session/connection.hpp"
+#include "broker/session/sender.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
+#include "succession/recorder/recorder.hpp"
 
 namespace gpushm::bench {
 namespace {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "apps/support/temp_directory.hpp"
-#include "base/child_process.hpp"
+#include "base/process/child_process.hpp"
 
 namespace gpushm::bench {
 namespace {

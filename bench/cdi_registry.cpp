@@ -8,8 +8,8 @@
 #include <string>
 
 #include "apps/support/temp_directory.hpp"
-#include "cdi/document/write.hpp"
-#include "cdi/registry/registry.hpp"
+#include "containers/cdi/document/write.hpp"
+#include "containers/cdi/registry/registry.hpp"
 
 namespace {
 

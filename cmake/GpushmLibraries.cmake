@@ -109,19 +109,20 @@ if(TARGET gpushm_client)
   gpushm_shared_library(gpushm_shared OUTPUT_NAME gpushm EXPORT_NAME gpushm
     MAP "${PROJECT_SOURCE_DIR}/cmake/gpushm.map"
     OBJECTS_OF gpushm_client_session gpushm_client_lease gpushm_client_segment gpushm_client_timeline gpushm_client_channel gpushm_client_ticket gpushm_client_c
-               gpushm_tensors_files gpushm_tensors_loads gpushm_base gpushm_once
+               gpushm_tensors_files gpushm_tensors_loads gpushm_base_text gpushm_base_report gpushm_base_files gpushm_base_process
+               gpushm_base_segments gpushm_once
     MODULES gpushm_client gpushm_tensors_loads)
   install(TARGETS gpushm_shared EXPORT gpushm LIBRARY COMPONENT libraries NAMELINK_COMPONENT development)
   install(DIRECTORY include/gpushm TYPE INCLUDE COMPONENT development FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
   gpushm_page("${PROJECT_SOURCE_DIR}/docs/man/gpushm.3" development)
   gpushm_install_pkgconfig(gpushm)
 
-  if(TARGET gpushm_broker)
+  if(TARGET gpushm_broker_server)
     gpushm_shared_library(gpushm_broker_shared OUTPUT_NAME gpushm-broker EXPORT_NAME broker
       MAP "${PROJECT_SOURCE_DIR}/cmake/gpushm-broker.map"
-      OBJECTS_OF gpushm_broker gpushm_exchange
+      OBJECTS_OF gpushm_broker_descriptors gpushm_broker_hub gpushm_broker_session gpushm_broker_server gpushm_file_export
       USES gpushm_shared
-      MODULES gpushm_broker)
+      MODULES gpushm_broker_server)
     set_target_properties(gpushm_broker_shared PROPERTIES INSTALL_RPATH "$ORIGIN")
     install(TARGETS gpushm_broker_shared EXPORT gpushm LIBRARY COMPONENT libraries NAMELINK_COMPONENT development)
     gpushm_install_pkgconfig(gpushm-broker)

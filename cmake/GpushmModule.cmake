@@ -216,14 +216,13 @@ function(gpushm_c_user target)
   endif()
 endfunction()
 
-# Headers of the programs by their path ("apps/support/duration.hpp"), and of the tests and test support ("testing/…",
-# "tests/…", "bench/…").
+# Headers of the programs by their path ("apps/support/duration.hpp"), and of the tests ("tests/…", "bench/…").
 add_library(gpushm_apps_headers INTERFACE)
 target_link_libraries(gpushm_apps_headers INTERFACE gpushm_flags)
 gpushm_include_root(gpushm_apps_headers apps apps "${PROJECT_SOURCE_DIR}/apps")
 add_library(gpushm_test_code INTERFACE)
 target_link_libraries(gpushm_test_code INTERFACE gpushm_apps_headers)
-foreach(folder testing tests bench)
+foreach(folder tests bench)
   gpushm_include_root(gpushm_test_code tests ${folder} "${PROJECT_SOURCE_DIR}/${folder}")
 endforeach()
 

@@ -51,11 +51,11 @@ cp "$root"/tests/data/machines/*.json "$kit/share/machines/"
 cp "$root"/{README.md,LICENSE,CHANGELOG.md} "$kit/"
 # Compiles with `c++ -std=c++20 -Ishare/abi -Ishare/abi/include -I<cuda>/include share/abi/abi_check.cpp`.
 cp -r "$root/include" "$kit/share/abi/include"
-find "$root/src/driver" "$root/testing" "$root/tests" -type f \
+find "$root/src/gpu/driver" "$root/tests" -type f \
      \( -name cuda_abi.hpp -o -name nvml_abi.hpp -o -name 'abi_check*.cpp' \) -print0 |
   while IFS= read -r -d '' file; do
     case $file in
-      "$root"/src/driver/*.hpp) mkdir -p "$kit/share/abi/driver" && cp "$file" "$kit/share/abi/driver/" ;;
+      "$root"/src/gpu/driver/*.hpp) mkdir -p "$kit/share/abi/gpu/driver" && cp "$file" "$kit/share/abi/gpu/driver/" ;;
       *.cpp) cp "$file" "$kit/share/abi/" ;;
     esac
   done

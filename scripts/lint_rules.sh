@@ -69,9 +69,9 @@ check() {
   names '\.(cpp|hpp|sh|cmake|py)$' <<<"$files" | search '\b(TODO|FIXME|XXX)\b' | report "unfinished work"
   search 'NOLINT(NEXTLINE|BEGIN)?([^(:A-Z]|$|\([^)]*\)[[:space:]]*$)' <<<"$sources" |
     report "NOLINT without a check's name and a reason: NOLINT(check): why"
-  names '\.(cpp|hpp|c)$' <<<"$files" | names -v '^src/base/signals\.hpp$' | search '(^|[^[:alnum:]_>])(::|std::)?(kill|killpg) ?\([^)]*,' |
-    report "kill(2): -1 and 0 are many processes; use base/signals.hpp"
-  names '^src/(broker|core|low)/' <<<"$sources" | names -v '/(limited|member)_log\.cpp$' | search '\bbase::log\(' |
+  names '\.(cpp|hpp|c)$' <<<"$files" | names -v '^src/base/process/signals\.hpp$' | search '(^|[^[:alnum:]_>])(::|std::)?(kill|killpg) ?\([^)]*,' |
+    report "kill(2): -1 and 0 are many processes; use base/process/signals.hpp"
+  names '^src/(broker|core|succession/recorder|low)/' <<<"$sources" | names -v '/(limited|member)_log\.cpp$' | search '\bbase::log\(' |
     report "a log line that members may cause without limit: log_about_members, or log_about_broker (limited_log.hpp)"
   words <<<"$files" | report "a word that plain English does not use here (scripts/lint_rules.sh, words)"
   search '#include "(src/|\.\.)' <<<"$(names '\.(cpp|hpp|h|c)$' <<<"$files")" |

@@ -23,17 +23,17 @@
 #include "apps/gpushm-brokerd/system_calls.hpp"
 #include "apps/gpushm-brokerd/watchdog.hpp"
 #include "apps/support/log_line.hpp"
-#include "base/descriptor_numbers.hpp"
-#include "base/file.hpp"
-#include "base/memory_limit.hpp"
-#include "base/text.hpp"
+#include "base/files/descriptor_numbers.hpp"
+#include "base/files/file.hpp"
+#include "base/process/memory_limit.hpp"
+#include "base/text/text.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "domains/serve/domain_set.hpp"
 #include "domains/serve/predecessor.hpp"
 #include "domains/serve/run_directory.hpp"
 #include "domains/serve/service.hpp"
 #include "gpushm/gpushm.hpp"
-#include "keeper/descriptor_store.hpp"
+#include "succession/descriptor_store/descriptor_store.hpp"
 
 namespace {
 

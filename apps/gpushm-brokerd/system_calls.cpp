@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::app {

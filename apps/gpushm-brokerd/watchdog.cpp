@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/log.hpp"
+#include "base/report/log.hpp"
 
 namespace gpushm::app {
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "domains/serve/domain_set.hpp"
-#include "keeper/descriptor_store.hpp"
+#include "succession/descriptor_store/descriptor_store.hpp"
 
 namespace gpushm::app {
 

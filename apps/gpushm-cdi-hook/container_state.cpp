@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "base/file.hpp"
-#include "base/syscall.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cdi_hook {

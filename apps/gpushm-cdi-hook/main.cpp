@@ -7,7 +7,7 @@
 
 #include "apps/gpushm-cdi-hook/run_hook.hpp"
 #include "apps/gpushm/exit_status.hpp"
-#include "hook/hook.hpp"
+#include "containers/hook/hook.hpp"
 
 int main(int argc, char** argv) {
   const std::span<char*> words(argv, static_cast<std::size_t>(argc));

@@ -3,7 +3,7 @@
 
 #include "apps/gpushm-cdi-hook/container_state.hpp"
 #include "apps/gpushm/exit_status.hpp"
-#include "hook/hook.hpp"
+#include "containers/hook/hook.hpp"
 
 namespace gpushm::cdi_hook {
 

@@ -13,7 +13,7 @@
 
 #include "apps/support/log_line.hpp"
 #include "gpushm/client.hpp"
-#include "keeper/keeper.hpp"
+#include "succession/keeper/keeper.hpp"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <array>
 #include <utility>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::oci_runtime {

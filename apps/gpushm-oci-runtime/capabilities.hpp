@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/gpushm-oci-runtime/settings.hpp"
-#include "cdi/document/document.hpp"
+#include "containers/cdi/document/document.hpp"
 
 namespace gpushm::oci_runtime {
 

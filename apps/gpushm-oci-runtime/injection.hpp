@@ -6,7 +6,7 @@
 #include "apps/gpushm-oci-runtime/command_line.hpp"
 #include "apps/gpushm-oci-runtime/journal.hpp"
 #include "apps/gpushm-oci-runtime/settings.hpp"
-#include "cdi/inject/inject.hpp"
+#include "containers/cdi/inject/inject.hpp"
 
 namespace gpushm::oci_runtime {
 

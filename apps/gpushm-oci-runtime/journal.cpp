@@ -11,9 +11,9 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "base/syscall.hpp"
-#include "base/text.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/text/text.hpp"
 
 namespace gpushm::oci_runtime {
 

@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "apps/support/oci/runtime.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 
 namespace gpushm::oci_runtime {
 

@@ -8,8 +8,8 @@
 #include <map>
 
 #include "apps/gpushm-oci-runtime/provenance.hpp"
-#include "base/text.hpp"
-#include "cdi/document/name.hpp"
+#include "base/text/text.hpp"
+#include "containers/cdi/document/name.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::oci_runtime {

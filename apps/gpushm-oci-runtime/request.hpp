@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/gpushm-oci-runtime/settings.hpp"
-#include "cdi/inject/config.hpp"
+#include "containers/cdi/inject/config.hpp"
 
 namespace gpushm::oci_runtime {
 

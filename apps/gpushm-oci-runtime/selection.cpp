@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "apps/gpushm-oci-runtime/capabilities.hpp"
-#include "base/text.hpp"
-#include "cdi/document/name.hpp"
+#include "base/text/text.hpp"
+#include "containers/cdi/document/name.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::oci_runtime {

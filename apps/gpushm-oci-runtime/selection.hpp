@@ -6,7 +6,7 @@
 
 #include "apps/gpushm-oci-runtime/request.hpp"
 #include "apps/gpushm-oci-runtime/settings.hpp"
-#include "cdi/inject/inject.hpp"
+#include "containers/cdi/inject/inject.hpp"
 
 namespace gpushm::oci_runtime {
 

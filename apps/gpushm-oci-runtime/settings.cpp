@@ -8,9 +8,9 @@
 #include <array>
 #include <cstdlib>
 
-#include "base/file.hpp"
-#include "base/syscall.hpp"
-#include "yaml/reader.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
+#include "containers/yaml/reader.hpp"
 
 namespace gpushm::oci_runtime {
 

@@ -11,10 +11,10 @@
 #include <set>
 #include <thread>
 
-#include "base/file.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/nvml.hpp"
+#include "base/files/file.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/nvml.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::selftest {

@@ -17,7 +17,7 @@
 #include "apps/gpushm-selftest/results.hpp"
 #include "apps/support/duration.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "base/child_process.hpp"
+#include "base/process/child_process.hpp"
 
 namespace gpushm::selftest {
 

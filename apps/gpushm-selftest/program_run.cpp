@@ -8,7 +8,7 @@
 
 #include "apps/support/duration.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "base/child_process.hpp"
+#include "base/process/child_process.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::selftest {

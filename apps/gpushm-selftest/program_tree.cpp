@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/child_process.hpp"
+#include "base/process/child_process.hpp"
 
 namespace gpushm::selftest {
 

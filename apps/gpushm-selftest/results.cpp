@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 
 namespace gpushm::selftest {
 

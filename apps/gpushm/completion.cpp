@@ -7,7 +7,7 @@
 
 #include "apps/gpushm/segment/describe.hpp"
 #include "apps/gpushm/segment/near_match.hpp"
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 
 namespace gpushm::cli {
 

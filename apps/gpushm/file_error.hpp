@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 
 namespace gpushm::cli {
 

@@ -3,7 +3,7 @@
 
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/describe.hpp"
-#include "base/names.hpp"
+#include "base/segments/names.hpp"
 
 namespace gpushm::cli {
 

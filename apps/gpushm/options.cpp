@@ -7,7 +7,7 @@
 
 #include "apps/gpushm/output.hpp"
 #include "apps/support/duration.hpp"
-#include "base/size_text.hpp"
+#include "base/text/size_text.hpp"
 
 namespace gpushm::cli {
 

@@ -7,8 +7,8 @@
 #include <cstdio>
 
 #include "apps/gpushm/file_error.hpp"
-#include "base/size_text.hpp"
-#include "base/text.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text.hpp"
 
 namespace gpushm::cli {
 

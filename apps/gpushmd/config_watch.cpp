@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "apps/gpushmd/settings.hpp"
-#include "base/log.hpp"
+#include "base/report/log.hpp"
 
 namespace gpushm::agent {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/directory_watch.hpp"
+#include "base/files/directory_watch.hpp"
 
 namespace gpushm::agent {
 

@@ -9,9 +9,9 @@
 
 #include "apps/gpushmd/hook_file.hpp"
 #include "apps/gpushmd/node_changes.hpp"
-#include "base/log.hpp"
-#include "discover/gpus/generate.hpp"
-#include "driver/nvml.hpp"
+#include "base/report/log.hpp"
+#include "containers/discover/gpus/generate.hpp"
+#include "gpu/driver/nvml.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/plan/inventory.hpp"
 

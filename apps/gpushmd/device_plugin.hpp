@@ -14,7 +14,7 @@
 #include "apps/gpushmd/inventory_child.hpp"
 #include "apps/gpushmd/metrics/agent_metrics.hpp"
 #include "apps/gpushmd/settings.hpp"
-#include "base/operations.hpp"
+#include "base/report/operations.hpp"
 #include "kubernetes/device_plugin/health/monitor.hpp"
 #include "kubernetes/device_plugin/plan/plan.hpp"
 #include "kubernetes/device_plugin/server/manager.hpp"

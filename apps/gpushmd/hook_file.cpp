@@ -10,10 +10,10 @@
 
 #include "apps/gpushmd/settings.hpp"
 #include "apps/support/ipc_libraries.hpp"
-#include "base/file.hpp"
-#include "base/log.hpp"
-#include "base/staged_file.hpp"
-#include "base/syscall.hpp"
+#include "base/files/file.hpp"
+#include "base/files/staged_file.hpp"
+#include "base/files/syscall.hpp"
+#include "base/report/log.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::agent {

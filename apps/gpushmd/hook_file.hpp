@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "cdi/document/share_device.hpp"
+#include "containers/cdi/document/share_device.hpp"
 
 namespace gpushm::agent {
 

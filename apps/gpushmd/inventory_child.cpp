@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/log.hpp"
+#include "base/report/log.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::agent {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "base/child_process.hpp"
-#include "base/wakeup.hpp"
+#include "base/process/child_process.hpp"
+#include "base/process/wakeup.hpp"
 #include "kubernetes/device_plugin/plan/inventory.hpp"
 
 namespace gpushm::agent {

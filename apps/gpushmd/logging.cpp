@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "base/log.hpp"
-#include "base/text.hpp"
+#include "base/report/log.hpp"
+#include "base/text/text.hpp"
 
 namespace gpushm::agent {
 

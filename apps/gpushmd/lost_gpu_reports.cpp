@@ -6,7 +6,7 @@
 #include <exception>
 #include <utility>
 
-#include "base/log.hpp"
+#include "base/report/log.hpp"
 
 namespace gpushm::agent {
 

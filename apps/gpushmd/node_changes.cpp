@@ -6,8 +6,8 @@
 
 #include <utility>
 
-#include "base/file.hpp"
-#include "discover/gpus/generate.hpp"
+#include "base/files/file.hpp"
+#include "containers/discover/gpus/generate.hpp"
 
 namespace gpushm::agent {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/deadline.hpp"
-#include "base/log.hpp"
+#include "base/process/deadline.hpp"
+#include "base/report/log.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::agent {

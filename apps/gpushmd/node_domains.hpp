@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "apps/gpushmd/metrics/broker_reading.hpp"
-#include "base/busy_names.hpp"
+#include "base/process/busy_names.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "kubernetes/dra/claims/domains.hpp"
 

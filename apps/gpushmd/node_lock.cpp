@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::agent {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 
 namespace gpushm::agent {
 

@@ -10,9 +10,9 @@
 #include <array>
 #include <cerrno>
 
-#include "base/syscall.hpp"
-#include "base/text.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::agent {

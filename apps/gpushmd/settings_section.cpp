@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "apps/gpushmd/settings.hpp"
+#include "containers/yaml/reader.hpp"
 #include "gpushm/error.hpp"
-#include "yaml/reader.hpp"
 
 namespace gpushm::agent {
 

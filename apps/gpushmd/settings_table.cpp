@@ -7,8 +7,8 @@
 
 #include "apps/gpushmd/settings.hpp"
 #include "apps/gpushmd/web_server.hpp"
-#include "base/quoted.hpp"
-#include "base/text.hpp"
+#include "base/text/quoted.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::agent {

@@ -9,7 +9,7 @@
 #include <array>
 #include <csignal>
 
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 
 namespace gpushm::agent {
 

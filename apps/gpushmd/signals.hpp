@@ -4,7 +4,7 @@
 #include <chrono>
 #include <optional>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 
 namespace gpushm::agent {
 

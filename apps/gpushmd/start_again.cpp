@@ -8,8 +8,8 @@
 #include <string>
 #include <system_error>
 
-#include "base/fork_guard.hpp"
-#include "base/log.hpp"
+#include "base/files/fork_guard.hpp"
+#include "base/report/log.hpp"
 
 namespace gpushm::agent {
 

@@ -27,9 +27,9 @@
 #include <thread>
 #include <utility>
 
-#include "base/log.hpp"
-#include "base/syscall.hpp"
-#include "base/text.hpp"
+#include "base/files/syscall.hpp"
+#include "base/report/log.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::agent {

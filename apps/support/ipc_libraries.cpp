@@ -6,9 +6,9 @@
 
 #include <filesystem>
 
-#include "base/child_process.hpp"
-#include "cdi/document/share_device.hpp"
-#include "discover/driver_files/trusted_path.hpp"
+#include "base/process/child_process.hpp"
+#include "containers/cdi/document/share_device.hpp"
+#include "containers/discover/driver_files/trusted_path.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::app {

@@ -10,7 +10,7 @@
 #include <climits>
 #include <utility>
 
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 
 namespace gpushm::app {
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 
 namespace gpushm::app {
 

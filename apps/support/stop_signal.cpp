@@ -11,7 +11,7 @@
 #include <csignal>
 #include <cstdint>
 
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 
 namespace gpushm::app {
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <system_error>
 
-#include "base/log.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/report/log.hpp"
 
 namespace gpushm::app {
 

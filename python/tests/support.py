@@ -38,7 +38,7 @@ def command() -> Path:
 
 
 def run_with_fake_gpus() -> Path:
-    return _program("GPUSHM_RUN_WITH_FAKE_GPUS", "testing/fake_driver/run-with-fake-gpus")
+    return _program("GPUSHM_RUN_WITH_FAKE_GPUS", "tests/support/fake_driver/run-with-fake-gpus")
 
 
 class Broker:

@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "base/size_text.hpp"
+#include "base/text/size_text.hpp"
 #include "core/scheduling.hpp"
 
 namespace gpushm::core {

@@ -6,9 +6,9 @@
 #include <limits>
 #include <utility>
 
-#include "base/exporter_bound.hpp"
-#include "base/names.hpp"
-#include "base/registered_names.hpp"
+#include "base/segments/exporter_bound.hpp"
+#include "base/segments/names.hpp"
+#include "base/segments/registered_names.hpp"
 
 namespace gpushm::core {
 

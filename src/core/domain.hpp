@@ -20,7 +20,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/registered_names.hpp"
+#include "base/segments/registered_names.hpp"
 #include "core/budget.hpp"
 #include "core/deadlines.hpp"
 #include "core/effects.hpp"

@@ -4,8 +4,8 @@
 #include <iterator>
 #include <utility>
 
-#include "base/exporter_bound.hpp"
-#include "base/names.hpp"
+#include "base/segments/exporter_bound.hpp"
+#include "base/segments/names.hpp"
 #include "core/domain.hpp"
 
 namespace gpushm::core {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/exporter_bound.hpp"
-#include "base/names.hpp"
+#include "base/segments/exporter_bound.hpp"
+#include "base/segments/names.hpp"
 #include "core/domain.hpp"
 #include "core/open_advice.hpp"
 

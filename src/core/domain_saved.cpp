@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "base/exporter_bound.hpp"
+#include "base/segments/exporter_bound.hpp"
 #include "core/domain.hpp"
 #include "core/saved_state.hpp"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/exporter_bound.hpp"
+#include "base/segments/exporter_bound.hpp"
 #include "core/domain.hpp"
 #include "core/open_advice.hpp"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/segment_facts.hpp"
+#include "base/segments/segment_facts.hpp"
 #include "core/budget.hpp"
 #include "gpushm/types.hpp"
 

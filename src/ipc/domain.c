@@ -72,8 +72,8 @@ static const char* environment(const char* name) {
   return text == NULL || *text == '\0' ? NULL : text;
 }
 
-// Where clients find brokers of this user (base/domain_places.hpp). libgpushm chooses one of them,
-// and refuses directories that others can write to.
+// Where clients find brokers of this user (base/files/domain_places.hpp). libgpushm chooses one of
+// them, and refuses directories that others can write to.
 static bool has_user_domain(void) {
   char path[GPUSHM_MAX_SOCKET_PATH_BYTES + 1];
   char own[32];

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <span>
 
-#include "base/log.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/report/log.hpp"
 #include "sync/futex.hpp"
 #include "sync/signal_page.hpp"
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/guarded_fd.hpp"
+#include "base/files/guarded_fd.hpp"
 
 namespace gpushm::sync {
 

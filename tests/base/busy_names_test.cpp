@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/busy_names.hpp"
+#include "base/process/busy_names.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "testing/process/deadline.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::base {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/child_process.hpp"
+#include "base/process/child_process.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 
 namespace gpushm::base {
 namespace {

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.hpp"
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/report/log.hpp"
 #include "gpushm/client.hpp"
 
 namespace gpushm {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -7,7 +7,7 @@
 #include <fstream>
 #include <limits>
 
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::base {
 namespace {

@@ -33,13 +33,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/device_files.hpp"
-#include "base/fork_guard.hpp"
-#include "base/guarded_fd.hpp"
-#include "base/signals.hpp"
-#include "base/syscall.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "base/files/device_files.hpp"
+#include "base/files/fork_guard.hpp"
+#include "base/files/guarded_fd.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/signals.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::base {
 namespace {

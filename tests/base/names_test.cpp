@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/names.hpp"
+#include "base/segments/names.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/registered_names.hpp"
+#include "base/segments/registered_names.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/signals.hpp"
+#include "base/process/signals.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

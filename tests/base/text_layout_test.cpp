@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/text_layout.hpp"
+#include "base/text/text_layout.hpp"
 
 #include <gtest/gtest.h>
 

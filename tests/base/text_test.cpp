@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/log.hpp"
-#include "base/names.hpp"
+#include "base/report/log.hpp"
+#include "base/segments/names.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::base {

@@ -13,15 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include "base/unique_fd.hpp"
-#include "broker/closer.hpp"
-#include "broker/inheritance.hpp"
-#include "broker/recorder.hpp"
-#include "journal/journal.hpp"
-#include "records/records.hpp"
-#include "testing/process/deadline.hpp"
+#include "base/files/unique_fd.hpp"
+#include "broker/hub/closer.hpp"
+#include "succession/journal/journal.hpp"
+#include "succession/recorder/inheritance.hpp"
+#include "succession/recorder/recorder.hpp"
+#include "succession/records/records.hpp"
 #include "tests/broker/hub_world.hpp"
 #include "tests/broker/unread_keeper.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::broker_detail {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keeper's copies of closed files, with a keeper that is slow or reports problems: none stays,
 // and none is free before it is gone; and of journals: one always does.
-#include "broker/closer.hpp"
+#include "broker/hub/closer.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -31,19 +31,19 @@
 #include <utility>
 #include <vector>
 
-#include "base/sanitizers.hpp"
-#include "base/unique_fd.hpp"
-#include "broker/descriptor_shelf.hpp"
-#include "broker/inheritance.hpp"
-#include "broker/recorder.hpp"
+#include "base/files/sanitizers.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/client.hpp"
-#include "journal/journal.hpp"
-#include "keeper/descriptor_store.hpp"
-#include "records/records.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/full_queue.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "succession/descriptor_store/descriptor_store.hpp"
+#include "succession/journal/journal.hpp"
+#include "succession/recorder/descriptor_shelf.hpp"
+#include "succession/recorder/inheritance.hpp"
+#include "succession/recorder/recorder.hpp"
+#include "succession/records/records.hpp"
 #include "tests/broker/hub_world.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/full_queue.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::broker_detail {
 namespace {

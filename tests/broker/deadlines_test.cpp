@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/deadlines.hpp"
+#include "broker/session/deadlines.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "broker/member_log.hpp"
+#include "broker/session/member_log.hpp"
 #include "tests/client/connection_world.hpp"
 
 namespace gpushm::broker_detail {

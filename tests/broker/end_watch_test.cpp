@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/end_watch.hpp"
+#include "broker/session/end_watch.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -13,9 +13,9 @@
 #include <optional>
 #include <string>
 
-#include "base/signals.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/proc_counters.hpp"
+#include "base/process/signals.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/proc_counters.hpp"
 
 namespace gpushm::broker_detail {
 namespace {

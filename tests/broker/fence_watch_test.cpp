@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/fence_watch.hpp"
+#include "broker/session/fence_watch.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 #include <memory>
 #include <vector>
 
-#include "base/signals.hpp"
-#include "testing/process/deadline.hpp"
+#include "base/process/signals.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::broker_detail {
 namespace {

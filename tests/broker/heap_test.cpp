@@ -8,14 +8,14 @@
 #include <optional>
 #include <utility>
 
-#include "base/sanitizers.hpp"
+#include "base/files/sanitizers.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/raw_session/raw_session.hpp"
 #include "tests/client/served_broker.hpp"
 #include "tests/core/counting_new.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 
 namespace gpushm {
 namespace {

@@ -11,13 +11,13 @@
 #include <memory>
 #include <vector>
 
-#include "broker/closer.hpp"
-#include "broker/state_table_file.hpp"
+#include "broker/hub/closer.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "succession/recorder/state_table_file.hpp"
 #include "sync/signal_page.hpp"
 #include "sync/signal_page_file.hpp"
 #include "sync/word.hpp"
 #include "tests/broker/hub_world.hpp"
-#include "transport/packet_socket.hpp"
 
 namespace gpushm::broker_detail {
 namespace {

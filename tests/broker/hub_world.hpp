@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "broker/hub.hpp"
-#include "wire/codec.hpp"
+#include "broker/hub/hub.hpp"
+#include "protocol/wire/codec.hpp"
 
 namespace gpushm::broker_detail::testing_world {
 

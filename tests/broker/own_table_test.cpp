@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptors whose close blocks, and which files may have them.
-#include "broker/own_table.hpp"
+#include "succession/recorder/own_table.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -21,15 +21,15 @@
 #include <utility>
 #include <vector>
 
-#include "base/unique_fd.hpp"
-#include "broker/descriptor_receiver.hpp"
-#include "broker/inheritance.hpp"
+#include "base/files/unique_fd.hpp"
+#include "broker/descriptors/descriptor_receiver.hpp"
 #include "gpushm/error.hpp"
-#include "journal/journal.hpp"
-#include "records/records.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/raw_session/traps.hpp"
-#include "transport/packet_socket.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "succession/journal/journal.hpp"
+#include "succession/recorder/inheritance.hpp"
+#include "succession/records/records.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/raw_session/traps.hpp"
 
 namespace gpushm::broker_detail {
 namespace {

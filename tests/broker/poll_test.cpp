@@ -8,12 +8,12 @@
 #include <thread>
 #include <vector>
 
-#include "broker/adaptive_poll.hpp"
+#include "broker/server/adaptive_poll.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/environment.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/client/served_broker.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/environment.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::broker_detail {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/sender.hpp"
+#include "broker/session/sender.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,12 +19,12 @@
 #include <variant>
 #include <vector>
 
-#include "base/unique_fd.hpp"
-#include "journal/journal.hpp"
-#include "records/records.hpp"
-#include "testing/process/deadline.hpp"
+#include "base/files/unique_fd.hpp"
+#include "succession/journal/journal.hpp"
+#include "succession/records/records.hpp"
 #include "tests/broker/unread_keeper.hpp"
 #include "tests/client/connection_world.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::broker_detail {
 namespace {

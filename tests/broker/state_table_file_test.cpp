@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A state table, as others see it.
-#include "broker/state_table_file.hpp"
+#include "succession/recorder/state_table_file.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -17,9 +17,9 @@
 #include <string>
 #include <thread>
 
-#include "base/file.hpp"
-#include "base/unique_fd.hpp"
-#include "wire/state_table.hpp"
+#include "base/files/file.hpp"
+#include "base/files/unique_fd.hpp"
+#include "protocol/wire/state_table.hpp"
 
 namespace gpushm::broker_detail {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/turn_loop.hpp"
+#include "broker/session/turn_loop.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "protocol/transport/packet_socket.hpp"
 #include "tests/client/connection_world.hpp"
-#include "transport/packet_socket.hpp"
 
 namespace gpushm::broker_detail {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/turns.hpp"
+#include "broker/hub/turns.hpp"
 
 #include <gtest/gtest.h>
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <utility>
 
-#include "base/unique_fd.hpp"
-#include "broker/descriptor_shelf.hpp"
-#include "keeper/descriptor_store.hpp"
+#include "base/files/unique_fd.hpp"
+#include "succession/descriptor_store/descriptor_store.hpp"
+#include "succession/recorder/descriptor_shelf.hpp"
 
 namespace gpushm::broker_detail::testing_world {
 

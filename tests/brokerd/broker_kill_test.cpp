@@ -24,16 +24,16 @@
 #include <utility>
 #include <vector>
 
-#include "base/signals.hpp"
+#include "base/process/signals.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/holdings.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/environment.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/broker_process/holdings.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/environment.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace {
 

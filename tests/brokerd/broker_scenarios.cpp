@@ -6,8 +6,8 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "testing/process/programs.hpp"
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
+#include "tests/support/process/programs.hpp"
 
 namespace gpushm_tests {
 

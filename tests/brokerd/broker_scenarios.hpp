@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/patient_client.hpp"
-#include "testing/raw_session/raw_session.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/patient_client.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 
 /// What clients ask of a broker that is disturbed meanwhile, and what they must see: the same as
 /// from one that is not.

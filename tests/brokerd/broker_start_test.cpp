@@ -21,18 +21,18 @@
 #include <string>
 #include <thread>
 
-#include "base/sanitizers.hpp"
-#include "base/signals.hpp"
+#include "base/files/sanitizers.hpp"
+#include "base/process/signals.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/environment.hpp"
-#include "testing/process/harness_error.hpp"
-#include "testing/process/patient_client.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/environment.hpp"
+#include "tests/support/process/harness_error.hpp"
+#include "tests/support/process/patient_client.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace {
 

@@ -14,15 +14,15 @@
 #include <random>
 #include <string>
 
-#include "base/sanitizers.hpp"
+#include "base/files/sanitizers.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/holdings.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/environment.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/brokerd/broker_scenarios.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
+#include "tests/support/broker_process/holdings.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/environment.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace {
 

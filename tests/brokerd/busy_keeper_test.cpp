@@ -22,18 +22,18 @@
 #include <string>
 #include <utility>
 
-#include "base/signals.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/signals.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "gpushm/gpushm.hpp"
+#include "protocol/wire/messages.hpp"
 #include "sync/signal_page.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/full_queue.hpp"
-#include "testing/process/patient_client.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/raw_session/raw_session.hpp"
-#include "wire/messages.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/full_queue.hpp"
+#include "tests/support/process/patient_client.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 
 namespace {
 

@@ -17,18 +17,18 @@
 #include <utility>
 #include <vector>
 
-#include "base/size_text.hpp"
+#include "base/text/size_text.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/environment.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/spawn.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/raw_session/memory_group.hpp"
-#include "testing/raw_session/raw_session.hpp"
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/environment.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/spawn.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/raw_session/memory_group.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 
 namespace {
 

@@ -30,22 +30,22 @@
 #include <utility>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
-#include "journal/journal.hpp"
-#include "records/records.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/environment.hpp"
-#include "testing/process/patient_client.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/spawn.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/raw_session/raw_session.hpp"
+#include "protocol/wire/messages.hpp"
+#include "succession/journal/journal.hpp"
+#include "succession/records/records.hpp"
 #include "tests/brokerd/broker_scenarios.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
-#include "wire/messages.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/environment.hpp"
+#include "tests/support/process/patient_client.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/spawn.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 
 namespace {
 
@@ -60,7 +60,7 @@ using gpushm_tests::world;
 /// Records by kind.
 using record_counts = std::map<std::uint32_t, std::size_t>;
 
-/// The beginning of a journal's file (src/journal/journal.cpp), and the file's size.
+/// The beginning of a journal's file (src/succession/journal/journal.cpp), and the file's size.
 struct journal_extent {
   std::uint64_t magic = 0;
   std::uint64_t version = 0;

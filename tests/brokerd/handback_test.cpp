@@ -26,15 +26,15 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/patient_client.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/raw_session/raw_session.hpp"
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/patient_client.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 
 namespace {
 

@@ -22,22 +22,22 @@
 #include <utility>
 #include <vector>
 
-#include "base/signals.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/signals.hpp"
 #include "gpushm/gpushm.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/messages.hpp"
 #include "sync/signal_page.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/full_queue.hpp"
-#include "testing/process/harness_error.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/raw_session/forked_process.hpp"
-#include "testing/raw_session/raw_session.hpp"
-#include "testing/raw_session/traps.hpp"
-#include "testing/stuck_file/stuck_file.hpp"
 #include "tests/brokerd/hostile_member.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/messages.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/full_queue.hpp"
+#include "tests/support/process/harness_error.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/raw_session/forked_process.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
+#include "tests/support/raw_session/traps.hpp"
+#include "tests/support/stuck_file/stuck_file.hpp"
 
 namespace {
 

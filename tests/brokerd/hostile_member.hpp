@@ -13,15 +13,15 @@
 #include <fstream>
 #include <string>
 
-#include "base/guarded_fd.hpp"
-#include "base/signals.hpp"
+#include "base/files/guarded_fd.hpp"
+#include "base/process/signals.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/patient_client.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/raw_session/forked_process.hpp"
-#include "transport/packet_socket.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/patient_client.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/raw_session/forked_process.hpp"
 
 namespace gpushm_tests {
 

@@ -22,19 +22,19 @@
 #include <thread>
 #include <vector>
 
-#include "base/signals.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/signals.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/full_queue.hpp"
-#include "testing/process/patient_client.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/raw_session/raw_session.hpp"
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/full_queue.hpp"
+#include "tests/support/process/patient_client.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 
 namespace {
 

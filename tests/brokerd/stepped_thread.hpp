@@ -21,7 +21,7 @@
 #include <string>
 #include <thread>
 
-#include "base/signals.hpp"
+#include "base/process/signals.hpp"
 
 namespace gpushm_tests {
 

@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/container/container.hpp"
-#include "testing/container/support.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/patient_client.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/container/container.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/patient_client.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace {
 

@@ -16,14 +16,14 @@
 #include <system_error>
 #include <vector>
 
-#include "base/sanitizers.hpp"
-#include "testing/container/support.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/driver_tree/gpu_tree.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "base/files/sanitizers.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
+#include "tests/support/driver_tree/gpu_tree.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace {
 

@@ -9,14 +9,14 @@
 #include <optional>
 #include <string>
 
-#include "base/signals.hpp"
+#include "base/process/signals.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/patient_client.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/patient_client.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace {
 

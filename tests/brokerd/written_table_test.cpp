@@ -20,17 +20,17 @@
 #include <system_error>
 #include <vector>
 
-#include "base/file.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/file.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/patient_client.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/raw_session/raw_session.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
-#include "wire/state_table.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
+#include "protocol/wire/state_table.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/patient_client.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 
 namespace {
 

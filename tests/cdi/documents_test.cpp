@@ -10,9 +10,9 @@
 #include <set>
 #include <string>
 
-#include "cdi/document/parse.hpp"
-#include "cdi/document/versions.hpp"
-#include "cdi/document/write.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "containers/cdi/document/versions.hpp"
+#include "containers/cdi/document/write.hpp"
 #include "tests/docs/docs_text.hpp"
 
 namespace gpushm_tests {

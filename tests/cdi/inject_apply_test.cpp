@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cdi/inject/inject.hpp"
+#include "containers/cdi/inject/inject.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cdi {

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cdi/inject/config.hpp"
+#include "containers/cdi/inject/config.hpp"
 #include "gpushm/error.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::cdi {
 namespace {

@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cdi/inject/inject.hpp"
+#include "containers/cdi/inject/inject.hpp"
 #include "gpushm/error.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::cdi {
 namespace {

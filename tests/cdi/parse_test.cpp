@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values read from CDI documents, and reported problems.
-#include "cdi/document/parse.hpp"
+#include "containers/cdi/document/parse.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cdi/document/name.hpp"
+#include "containers/cdi/document/name.hpp"
 
 namespace gpushm_tests {
 namespace {

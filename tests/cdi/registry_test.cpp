@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registries over directories with good, bad and hostile files.
-#include "cdi/registry/registry.hpp"
+#include "containers/cdi/registry/registry.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

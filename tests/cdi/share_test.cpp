@@ -2,9 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cdi/document/parse.hpp"
-#include "cdi/document/share_device.hpp"
-#include "cdi/document/write.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "containers/cdi/document/share_device.hpp"
+#include "containers/cdi/document/write.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cdi {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Changes that a watch of CDI directories reports or ignores.
-#include "cdi/registry/watch.hpp"
+#include "containers/cdi/registry/watch.hpp"
 
 #include <gtest/gtest.h>
 

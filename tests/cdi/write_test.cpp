@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CDI documents as text, their minimum versions, and files.
-#include "cdi/document/write.hpp"
+#include "containers/cdi/document/write.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <sstream>
 #include <string>
 
-#include "cdi/document/parse.hpp"
+#include "containers/cdi/document/parse.hpp"
 #include "gpushm/error.hpp"
 #include "tests/cdi/world.hpp"
 

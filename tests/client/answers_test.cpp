@@ -7,12 +7,12 @@
 #include <limits>
 #include <thread>
 
-#include "base/deadline.hpp"
-#include "base/page_size.hpp"
+#include "base/files/page_size.hpp"
+#include "base/process/deadline.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/client/scripted_broker.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm {
 namespace {

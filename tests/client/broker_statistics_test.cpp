@@ -8,11 +8,11 @@
 #include <numeric>
 #include <thread>
 
-#include "base/page_size.hpp"
-#include "broker/counters.hpp"
+#include "base/files/page_size.hpp"
+#include "broker/hub/counters.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm {
 namespace {

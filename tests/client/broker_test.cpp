@@ -15,10 +15,10 @@
 #include <stop_token>
 #include <thread>
 
-#include "base/page_size.hpp"
+#include "base/files/page_size.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "transport/packet_socket.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm {
 namespace {

@@ -16,14 +16,14 @@
 #include <stdexcept>
 #include <thread>
 
-#include "base/sanitizers.hpp"
+#include "base/files/sanitizers.hpp"
 #include "client/segment/offers.hpp"
 #include "client/session/open_reports.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/client/scripted_broker.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::detail {
 namespace {

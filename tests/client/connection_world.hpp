@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "broker/connection.hpp"
-#include "broker/member_log.hpp"
-#include "broker/turn_loop.hpp"
+#include "broker/session/connection.hpp"
+#include "broker/session/member_log.hpp"
+#include "broker/session/turn_loop.hpp"
+#include "protocol/transport/packet_socket.hpp"
 #include "tests/broker/hub_world.hpp"
-#include "transport/packet_socket.hpp"
 
 namespace gpushm::broker_detail::testing_world {
 

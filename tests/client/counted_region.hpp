@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "memory/backend.hpp"
+#include "gpu/memory/backends/backend.hpp"
 
 namespace gpushm_tests {
 

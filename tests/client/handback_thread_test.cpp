@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "testing/process/deadline.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::detail {
 namespace {

@@ -16,11 +16,11 @@
 #include "client/lease/lease_table.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
 #include "tests/client/counted_region.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::detail {
 namespace {

@@ -13,16 +13,16 @@
 #include <memory>
 #include <thread>
 
-#include "base/fork_guard.hpp"
-#include "base/sanitizers.hpp"
+#include "base/files/fork_guard.hpp"
+#include "base/files/sanitizers.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/quiet_fork.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/ptrace/traced_process.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/quiet_fork.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/ptrace/traced_process.hpp"
 
 namespace gpushm {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/ptrace/marker.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/ptrace/marker.hpp"
 
 namespace {
 

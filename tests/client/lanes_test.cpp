@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "client/session/connection.hpp"
-#include "testing/process/deadline.hpp"
 #include "tests/client/scripted_broker.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::detail {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm {
 namespace {

@@ -10,7 +10,7 @@
 #include "gpushm/broker.hpp"
 #include "gpushm/file_export.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm {
 namespace {

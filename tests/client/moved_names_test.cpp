@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/page_size.hpp"
+#include "base/files/page_size.hpp"
 #include "client/lease/lease_table.hpp"
 #include "client/segment/client_impl.hpp"
-#include "testing/process/deadline.hpp"
+#include "protocol/wire/state_table.hpp"
 #include "tests/client/counted_region.hpp"
 #include "tests/client/scripted_broker.hpp"
-#include "wire/state_table.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::detail {
 namespace {

@@ -16,16 +16,16 @@
 #include <utility>
 #include <vector>
 
-#include "base/fork_guard.hpp"
+#include "base/files/fork_guard.hpp"
 #include "client/segment/client_impl.hpp"
 #include "client/segment/segment_impl.hpp"
 #include "client/timeline/timeline_impl.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/client/scripted_broker.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::detail {
 namespace {

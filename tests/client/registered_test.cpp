@@ -24,15 +24,15 @@
 #include <utility>
 #include <vector>
 
-#include "base/sanitizers.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/sanitizers.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/descriptor.h"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/client/scripted_broker.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm {
 namespace {

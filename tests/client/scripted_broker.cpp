@@ -13,10 +13,10 @@
 #include <array>
 #include <cstring>
 
-#include "transport/address.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
-#include "wire/state_table.hpp"
+#include "protocol/transport/address.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
+#include "protocol/wire/state_table.hpp"
 
 namespace gpushm_tests {
 

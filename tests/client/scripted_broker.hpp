@@ -6,9 +6,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/unique_fd.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "wire/messages.hpp"
+#include "base/files/unique_fd.hpp"
+#include "protocol/wire/messages.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 

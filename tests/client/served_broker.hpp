@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "broker/server.hpp"
+#include "broker/server/server.hpp"
 
 namespace gpushm::broker_detail::testing_world {
 

@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/page_size.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/page_size.hpp"
+#include "base/files/unique_fd.hpp"
 #include "client/session/connection.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
+#include "protocol/wire/state_table.hpp"
 #include "tests/client/scripted_broker.hpp"
-#include "wire/state_table.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::detail {
 namespace {

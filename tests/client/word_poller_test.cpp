@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "testing/process/deadline.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::detail {
 namespace {

@@ -13,7 +13,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include "cdi/registry/registry.hpp"
+#include "containers/cdi/registry/registry.hpp"
 #include "tests/command/cdi_generate_fixture.hpp"
 
 namespace gpushm_tests {

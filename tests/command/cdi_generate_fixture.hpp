@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "cdi/document/parse.hpp"
-#include "testing/broker_process/cli.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/driver_tree/gpu_tree.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "tests/support/broker_process/cli.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
+#include "tests/support/driver_tree/gpu_tree.hpp"
 
 namespace gpushm_tests {
 

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "testing/broker_process/cli.hpp"
+#include "tests/support/broker_process/cli.hpp"
 
 namespace gpushm_tests {
 namespace {

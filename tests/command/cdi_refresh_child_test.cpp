@@ -12,7 +12,7 @@
 
 #include "apps/gpushm/cdi/refresh_child.hpp"
 #include "gpushm/error.hpp"
-#include "testing/process/proc_counters.hpp"
+#include "tests/support/process/proc_counters.hpp"
 
 namespace gpushm::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "testing/broker_process/cli.hpp"
+#include "tests/support/broker_process/cli.hpp"
 
 namespace gpushm_tests {
 namespace {

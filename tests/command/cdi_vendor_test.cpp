@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "testing/broker_process/cli.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/driver_tree/gpu_tree.hpp"
-#include "testing/driver_tree/sysfs_tree.hpp"
+#include "tests/support/broker_process/cli.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
+#include "tests/support/driver_tree/gpu_tree.hpp"
+#include "tests/support/driver_tree/sysfs_tree.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -15,9 +15,9 @@
 #include <set>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/cli.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/process/deadline.hpp"
+#include "tests/support/broker_process/cli.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

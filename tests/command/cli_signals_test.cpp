@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "base/sanitizers.hpp"
-#include "base/signals.hpp"
-#include "testing/broker_process/cli.hpp"
-#include "testing/process/deadline.hpp"
+#include "base/files/sanitizers.hpp"
+#include "base/process/signals.hpp"
+#include "tests/support/broker_process/cli.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

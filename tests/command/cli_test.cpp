@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands that create, open, list, await and remove segments, with valid and invalid input.
 
-#include "testing/broker_process/cli.hpp"
+#include "tests/support/broker_process/cli.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include <random>
 #include <set>
 
-#include "base/page_size.hpp"
+#include "base/files/page_size.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "testing/broker_process/cli.hpp"
 #include "tests/docs/docs_text.hpp"
+#include "tests/support/broker_process/cli.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -12,14 +12,14 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "base/sanitizers.hpp"
-#include "driver/connections.hpp"
-#include "streams/waiting_streams.hpp"
-#include "testing/broker_process/cli.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/machines/machines.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
+#include "base/files/sanitizers.hpp"
+#include "gpu/driver/connections.hpp"
+#include "gpu/streams/waiting_streams.hpp"
+#include "tests/support/broker_process/cli.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/machines/machines.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -22,11 +22,11 @@
 #include <set>
 #include <thread>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/error.hpp"
-#include "testing/broker_process/cli.hpp"
-#include "testing/broker_process/holdings.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
+#include "tests/support/broker_process/cli.hpp"
+#include "tests/support/broker_process/holdings.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -11,9 +11,9 @@
 #include <optional>
 #include <sstream>
 
-#include "testing/broker_process/cli.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/machines/machines.hpp"
+#include "tests/support/broker_process/cli.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/machines/machines.hpp"
 
 namespace gpushm_tests {
 namespace {

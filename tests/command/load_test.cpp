@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "testing/broker_process/cli.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/process/deadline.hpp"
+#include "tests/support/broker_process/cli.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/process/deadline.hpp"
 #include "tests/weights/sample_model.hpp"
 
 namespace gpushm_tests {

@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "base/names.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/segments/names.hpp"
 
 namespace gpushm::app {
 namespace {

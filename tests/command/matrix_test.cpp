@@ -16,8 +16,8 @@
 #include "apps/gpushm/inspect/matrix/published.hpp"
 #include "apps/gpushm/inspect/matrix/runner.hpp"
 #include "gpushm/error.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/command/matrix_world.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::cli::matrix {
 namespace {

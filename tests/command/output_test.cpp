@@ -14,10 +14,10 @@
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/segment/connect.hpp"
 #include "apps/gpushm/segment/describe.hpp"
-#include "base/log.hpp"
-#include "base/names.hpp"
-#include "base/text.hpp"
-#include "base/text_layout.hpp"
+#include "base/report/log.hpp"
+#include "base/segments/names.hpp"
+#include "base/text/text.hpp"
+#include "base/text/text_layout.hpp"
 #include "inspect/topology/topology.hpp"
 
 namespace gpushm::cli {

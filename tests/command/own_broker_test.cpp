@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "testing/process/child.hpp"
-#include "testing/process/programs.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/programs.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -10,10 +10,10 @@
 
 #include <memory>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/descriptor.h"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::cli {
 namespace {

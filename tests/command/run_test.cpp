@@ -9,12 +9,12 @@
 #include <fstream>
 #include <iterator>
 
-#include "base/sanitizers.hpp"
-#include "elf/loading.hpp"
-#include "testing/broker_process/cli.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/driver_tree/elf_stub.hpp"
-#include "testing/process/environment.hpp"
+#include "base/files/sanitizers.hpp"
+#include "containers/elf/loading.hpp"
+#include "tests/support/broker_process/cli.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
+#include "tests/support/driver_tree/elf_stub.hpp"
+#include "tests/support/process/environment.hpp"
 
 namespace gpushm_tests {
 namespace {

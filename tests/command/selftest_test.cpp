@@ -10,12 +10,12 @@
 #include <fstream>
 
 #include "apps/gpushm/inspect/self_test.hpp"
-#include "base/sanitizers.hpp"
-#include "testing/broker_process/scoped_variable.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "base/files/sanitizers.hpp"
+#include "tests/support/broker_process/scoped_variable.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -16,8 +16,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/unique_fd.hpp"
-#include "testing/broker_process/cli.hpp"
+#include "base/files/unique_fd.hpp"
+#include "tests/support/broker_process/cli.hpp"
 
 namespace gpushm_tests {
 namespace {

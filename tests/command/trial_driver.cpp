@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <string>
 
-#include "base/child_process.hpp"
+#include "base/process/child_process.hpp"
 
 int main(int argc, char** argv) {
   if (argc < 3) {

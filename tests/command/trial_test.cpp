@@ -14,16 +14,16 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/file.hpp"
-#include "base/sanitizers.hpp"
-#include "base/signals.hpp"
+#include "base/files/file.hpp"
+#include "base/files/sanitizers.hpp"
+#include "base/process/signals.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/error.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

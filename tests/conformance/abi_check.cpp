@@ -6,8 +6,8 @@
 #include <type_traits>
 
 // Included first: cuda.h turns some of these names into macros.
-#include "driver/cuda_abi.hpp"
-#include "driver/nvml_abi.hpp"
+#include "gpu/driver/cuda_abi.hpp"
+#include "gpu/driver/nvml_abi.hpp"
 
 namespace declared {
 using namespace gpushm::cuda;

@@ -22,15 +22,15 @@
 #include "client/lease/chunk_stream.hpp"
 #include "client/segment/client_impl.hpp"
 #include "client/segment/segment_impl.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/owners.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/owners.hpp"
+#include "gpu/memory/backends/backend.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "memory/backend.hpp"
-#include "testing/process/given_chunks.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/given_chunks.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm {
 namespace {

@@ -16,9 +16,9 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "base/signals.hpp"
-#include "base/syscall.hpp"
-#include "testing/process/deadline.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/signals.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::conformance {
 

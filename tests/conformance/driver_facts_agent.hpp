@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/unique_fd.hpp"
-#include "driver/cuda_abi.hpp"
+#include "base/files/unique_fd.hpp"
+#include "gpu/driver/cuda_abi.hpp"
 
 namespace gpushm::conformance {
 

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "base/unique_fd.hpp"
-#include "driver/cuda.hpp"
+#include "base/files/unique_fd.hpp"
+#include "gpu/driver/cuda.hpp"
 #include "tests/conformance/driver_facts_agent.hpp"
 
 namespace gpushm::conformance {

@@ -8,11 +8,11 @@
 
 #include <memory>
 
-#include "testing/cdi/cdi_container.hpp"
-#include "testing/cdi/cdi_machine.hpp"
-#include "testing/container/gpu_access.hpp"
-#include "testing/container/support.hpp"
-#include "testing/process/deadline.hpp"
+#include "tests/support/cdi/cdi_container.hpp"
+#include "tests/support/cdi/cdi_machine.hpp"
+#include "tests/support/container/gpu_access.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

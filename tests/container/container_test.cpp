@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The container harness: its guarantees, checked from inside containers.
 
-#include "testing/container/container.hpp"
+#include "tests/support/container/container.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "testing/container/support.hpp"
-#include "testing/process/harness_error.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/process/harness_error.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_testing {
 namespace {

@@ -18,14 +18,14 @@
 
 #include "apps/support/oci/cleanup_guard.hpp"
 #include "apps/support/oci/runtime.hpp"
-#include "elf/ld_cache.hpp"
-#include "testing/container/image_root.hpp"
-#include "testing/container/support.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/driver_tree/elf_stub.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "containers/elf/ld_cache.hpp"
+#include "tests/support/container/image_root.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
+#include "tests/support/driver_tree/elf_stub.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -12,12 +12,12 @@
 #include <memory>
 #include <sstream>
 
-#include "cdi/document/parse.hpp"
-#include "testing/container/podman.hpp"
-#include "testing/container/support.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "tests/support/container/podman.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
 
 namespace gpushm_tests {
 namespace {

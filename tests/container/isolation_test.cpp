@@ -16,13 +16,13 @@
 #include <string>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/cli.hpp"
-#include "testing/container/container.hpp"
-#include "testing/container/gpu_access.hpp"
-#include "testing/container/support.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/broker_process/cli.hpp"
+#include "tests/support/container/container.hpp"
+#include "tests/support/container/gpu_access.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

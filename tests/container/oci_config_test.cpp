@@ -10,8 +10,8 @@
 #include "apps/support/oci/config.hpp"
 #include "apps/support/oci/container.hpp"
 #include "gpushm/error.hpp"
-#include "testing/broker_process/scoped_variable.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/broker_process/scoped_variable.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::app::oci {
 namespace {

@@ -18,12 +18,12 @@
 #include <fstream>
 #include <optional>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "gpushm/error.hpp"
-#include "testing/container/container.hpp"
-#include "testing/container/support.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/container/container.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

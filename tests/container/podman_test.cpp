@@ -3,7 +3,7 @@
 // that gpushm generated: containers see exactly the described devices and share memory through the
 // share device.
 
-#include "testing/container/podman.hpp"
+#include "tests/support/container/podman.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,10 +17,10 @@
 #include <set>
 #include <sstream>
 
-#include "cdi/document/parse.hpp"
-#include "testing/cdi/cdi_machine.hpp"
-#include "testing/container/support.hpp"
-#include "testing/process/deadline.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "tests/support/cdi/cdi_machine.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

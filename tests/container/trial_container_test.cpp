@@ -12,10 +12,10 @@
 #include "apps/gpushm/inspect/trial/trial.hpp"
 #include "apps/support/oci/container.hpp"
 #include "gpushm/broker.hpp"
-#include "testing/container/container.hpp"
-#include "testing/container/support.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/container/container.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

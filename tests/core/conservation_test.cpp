@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "testing/process/environment.hpp"
 #include "tests/core/counting_new.hpp"
 #include "tests/core/world.hpp"
+#include "tests/support/process/environment.hpp"
 
 namespace gpushm::core {
 namespace {

@@ -14,15 +14,15 @@
 #include <utility>
 #include <vector>
 
-#include "base/sanitizers.hpp"
-#include "base/unique_fd.hpp"
-#include "broker/recorder.hpp"
-#include "journal/journal.hpp"
-#include "testing/process/environment.hpp"
+#include "base/files/sanitizers.hpp"
+#include "base/files/unique_fd.hpp"
+#include "succession/journal/journal.hpp"
+#include "succession/recorder/recorder.hpp"
 #include "tests/broker/hub_world.hpp"
 #include "tests/broker/unread_keeper.hpp"
 #include "tests/core/counting_new.hpp"
 #include "tests/core/world.hpp"
+#include "tests/support/process/environment.hpp"
 
 namespace gpushm {
 namespace {

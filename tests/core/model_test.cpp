@@ -9,8 +9,8 @@
 #include <set>
 
 #include "core/saved_state.hpp"
-#include "testing/process/environment.hpp"
 #include "tests/core/world.hpp"
+#include "tests/support/process/environment.hpp"
 
 namespace gpushm::core {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/registered_names.hpp"
+#include "base/segments/registered_names.hpp"
 #include "core/domain.hpp"
 #include "core/saved_state.hpp"
 

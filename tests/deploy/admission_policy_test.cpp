@@ -8,12 +8,12 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "testing/fake_kube_api/admission.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
 #include "tests/deploy/manifest.hpp"
 #include "tests/docs/docs_text.hpp"
+#include "tests/support/fake_kube_api/admission.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
 
 namespace gpushm_tests {
 namespace {

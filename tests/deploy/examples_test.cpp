@@ -16,15 +16,15 @@
 #include <regex>
 #include <set>
 
-#include "base/signals.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "base/process/signals.hpp"
 #include "tests/deploy/manifest.hpp"
 #include "tests/deploy/pod_security.hpp"
 #include "tests/deploy/schema.hpp"
 #include "tests/docs/docs_text.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "testing/process/child.hpp"
+#include "tests/support/process/child.hpp"
 
 namespace gpushm_tests {
 

@@ -9,14 +9,14 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cdi/document/parse.hpp"
-#include "testing/container/podman.hpp"
-#include "testing/container/support.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "tests/support/container/podman.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -11,12 +11,12 @@
 #include <regex>
 #include <set>
 
-#include "testing/process/child.hpp"
-#include "testing/process/programs.hpp"
 #include "tests/deploy/pod_security.hpp"
 #include "tests/deploy/rendered.hpp"
 #include "tests/deploy/schema.hpp"
 #include "tests/docs/docs_text.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/programs.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "yaml/tree.hpp"
+#include "containers/yaml/tree.hpp"
 
 namespace gpushm_tests {
 

@@ -5,7 +5,7 @@
 #include <set>
 #include <variant>
 
-#include "yaml/scalar.hpp"
+#include "containers/yaml/scalar.hpp"
 
 namespace gpushm_tests {
 

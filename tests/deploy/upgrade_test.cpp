@@ -18,18 +18,18 @@
 #include <utility>
 #include <vector>
 
-#include "base/signals.hpp"
+#include "base/process/signals.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/brokerd/brokerd.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/patient_client.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/deploy/fake_daemon_set.hpp"
 #include "tests/deploy/manifest.hpp"
 #include "tests/docs/docs_text.hpp"
+#include "tests/support/brokerd/brokerd.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/patient_client.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

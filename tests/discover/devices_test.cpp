@@ -6,13 +6,13 @@
 
 #include <filesystem>
 
-#include "discover/gpus/generate.hpp"
-#include "discover/gpus/nodes.hpp"
+#include "containers/discover/gpus/generate.hpp"
+#include "containers/discover/gpus/nodes.hpp"
 #include "gpushm/error.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/driver_tree/elf_stub.hpp"
-#include "testing/driver_tree/gpu_tree.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
+#include "tests/support/driver_tree/elf_stub.hpp"
+#include "tests/support/driver_tree/gpu_tree.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::discover {
 namespace {

@@ -9,13 +9,13 @@
 
 #include <algorithm>
 
-#include "discover/driver_files/driver_files.hpp"
-#include "discover/driver_files/hooks.hpp"
-#include "discover/driver_files/trusted_path.hpp"
+#include "containers/discover/driver_files/driver_files.hpp"
+#include "containers/discover/driver_files/hooks.hpp"
+#include "containers/discover/driver_files/trusted_path.hpp"
 #include "gpushm/error.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/driver_tree/elf_stub.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
+#include "tests/support/driver_tree/elf_stub.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::discover {
 namespace {

@@ -13,12 +13,12 @@
 #include <random>
 #include <span>
 
-#include "base/file.hpp"
-#include "discover/gpus/nodes.hpp"
-#include "elf/facts.hpp"
-#include "elf/ld_cache.hpp"
-#include "elf/loading.hpp"
-#include "testing/driver_tree/elf_stub.hpp"
+#include "base/files/file.hpp"
+#include "containers/discover/gpus/nodes.hpp"
+#include "containers/elf/facts.hpp"
+#include "containers/elf/ld_cache.hpp"
+#include "containers/elf/loading.hpp"
+#include "tests/support/driver_tree/elf_stub.hpp"
 
 namespace gpushm::discover {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device nodes that a loaded driver lacks: numbers, modes, what is left as it is.
-#include "discover/gpus/missing_nodes.hpp"
+#include "containers/discover/gpus/missing_nodes.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <optional>
 
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/driver_tree/gpu_tree.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
+#include "tests/support/driver_tree/gpu_tree.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::discover {
 namespace {

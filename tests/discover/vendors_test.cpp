@@ -9,14 +9,14 @@
 #include <filesystem>
 #include <functional>
 
-#include "cdi/document/parse.hpp"
-#include "cdi/document/write.hpp"
-#include "discover/gpus/generate.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "containers/cdi/document/write.hpp"
+#include "containers/discover/gpus/generate.hpp"
 #include "gpushm/error.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/driver_tree/gpu_tree.hpp"
-#include "testing/driver_tree/sysfs_tree.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
+#include "tests/support/driver_tree/gpu_tree.hpp"
+#include "tests/support/driver_tree/sysfs_tree.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::discover {
 namespace {

@@ -13,10 +13,10 @@
 
 #include "core/domain.hpp"
 #include "gpushm/error.hpp"
+#include "protocol/wire/messages.hpp"
+#include "protocol/wire/state_table.hpp"
+#include "protocol/wire/ticket.hpp"
 #include "tests/docs/docs_text.hpp"
-#include "wire/messages.hpp"
-#include "wire/state_table.hpp"
-#include "wire/ticket.hpp"
 
 namespace gpushm_tests {
 namespace {
@@ -107,7 +107,7 @@ TEST_F(docs, man_page_lists_exactly_the_functions) {
 
 TEST_F(docs, protocol_md_has_every_schema_table_and_field) {
   const std::string text = protocol();
-  const std::string schema = source_file("src/wire/protocol.fbs");
+  const std::string schema = source_file("src/protocol/wire/protocol.fbs");
   std::map<std::string, std::string> headings;
   const auto members = schema_union(schema, "Body");
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -131,7 +131,7 @@ TEST_F(docs, protocol_md_has_every_schema_table_and_field) {
 
 TEST_F(docs, protocol_md_has_no_unknown_table) {
   std::set<std::string> known;
-  for (const auto& table : schema_tables(source_file("src/wire/protocol.fbs"))) {
+  for (const auto& table : schema_tables(source_file("src/protocol/wire/protocol.fbs"))) {
     known.insert(table.name);
   }
   const std::string text = protocol();
@@ -145,14 +145,15 @@ TEST_F(docs, protocol_md_has_no_unknown_table) {
 }
 
 TEST_F(docs, protocol_md_lists_wire_values) {
-  const std::map<std::string, std::string> sources{{"backend", "include/gpushm/types.hpp"},
-                                                   {"lifetime", "include/gpushm/types.hpp"},
-                                                   {"device_kind", "include/gpushm/types.hpp"},
-                                                   {"event_kind", "include/gpushm/client.hpp"},
-                                                   {"slot_state", "src/wire/state_table.hpp"},
-                                                   {"fence", "include/gpushm/types.hpp"},
-                                                   {"fence_wait", "include/gpushm/types.hpp"},
-                                                   {"verdict", "src/wire/messages.hpp"}};
+  const std::map<std::string, std::string> sources{
+      {"backend", "include/gpushm/types.hpp"},
+      {"lifetime", "include/gpushm/types.hpp"},
+      {"device_kind", "include/gpushm/types.hpp"},
+      {"event_kind", "include/gpushm/client.hpp"},
+      {"slot_state", "src/protocol/wire/state_table.hpp"},
+      {"fence", "include/gpushm/types.hpp"},
+      {"fence_wait", "include/gpushm/types.hpp"},
+      {"verdict", "src/protocol/wire/messages.hpp"}};
   using entry = std::tuple<std::string, std::uint64_t, std::string>;
   std::set<entry> declared;
   for (const auto& [name, path] : sources) {
@@ -206,7 +207,7 @@ TEST_F(docs, protocol_md_has_limits_and_defaults) {
       {"max_waiting_opens", gpushm::core::limits{}.max_waiting_opens},
       {"max_confirmations", gpushm::core::limits{}.max_confirmations},
       {"largest_segment_bytes", gpushm::core::largest_segment_bytes},
-      {"max_queued_events", constant("src/broker/sender.cpp", "max_queued_events")}};
+      {"max_queued_events", constant("src/broker/session/sender.cpp", "max_queued_events")}};
   EXPECT_EQ(named_numbers(table_rows(limits.substr(fixed_from))), fixed);
 }
 

@@ -23,12 +23,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/fork_guard.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/fork_guard.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::domains {
 namespace {

@@ -18,9 +18,9 @@
 #include "domains/serve/domain_set.hpp"
 #include "domains/serve/service.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "transport/packet_socket.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::domains {
 namespace {

@@ -14,8 +14,8 @@
 #include "domains/serve/quota_rules.hpp"
 #include "domains/serve/service.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::domains {
 namespace {

@@ -20,10 +20,10 @@
 #include "domains/serve/start_counts.hpp"
 #include "domains/serve/statistics_of.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::domains {
 namespace {

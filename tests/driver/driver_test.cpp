@@ -5,10 +5,10 @@
 #include <cerrno>
 #include <vector>
 
-#include "driver/cuda.hpp"
-#include "driver/device_text.hpp"
-#include "driver/devices.hpp"
-#include "driver/visibility.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/device_text.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/visibility.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::driver {

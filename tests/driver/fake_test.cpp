@@ -16,16 +16,16 @@
 #include <string>
 #include <vector>
 
-#include "base/signals.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/nvml.hpp"
-#include "driver/owners.hpp"
-#include "driver/shareable_memory.hpp"
-#include "driver/visibility.hpp"
+#include "base/process/signals.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/nvml.hpp"
+#include "gpu/driver/owners.hpp"
+#include "gpu/driver/shareable_memory.hpp"
+#include "gpu/driver/visibility.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
 
 namespace gpushm::driver {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "driver/cuda.hpp"
+#include "gpu/driver/cuda.hpp"
 
 namespace gpushm::fence_rounds {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "driver/cuda_abi.hpp"
+#include "gpu/driver/cuda_abi.hpp"
 #include "tests/fence/launcher.hpp"
 
 namespace gpushm::fence_rounds {

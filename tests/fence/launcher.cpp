@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "driver/cuda.hpp"
+#include "gpu/driver/cuda.hpp"
 
 namespace gpushm::fence_rounds {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "driver/cuda_abi.hpp"
+#include "gpu/driver/cuda_abi.hpp"
 
 namespace gpushm::fence_rounds {
 

@@ -29,18 +29,18 @@
 #include <thread>
 #include <vector>
 
-#include "base/signals.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/primary_context.hpp"
+#include "base/process/signals.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/primary_context.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/fence/command_line.hpp"
 #include "tests/fence/proof_writer.hpp"
 #include "tests/fence/watcher.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace {
 

@@ -20,9 +20,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/primary_context.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/primary_context.hpp"
 #include "gpushm/gpushm.hpp"
 
 namespace gpushm::fence_rounds {

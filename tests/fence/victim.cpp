@@ -19,13 +19,13 @@
 #include <string>
 #include <vector>
 
-#include "base/fork_guard.hpp"
-#include "base/syscall.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/primary_context.hpp"
+#include "base/files/fork_guard.hpp"
+#include "base/files/syscall.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/primary_context.hpp"
+#include "protocol/transport/packet_socket.hpp"
 #include "tests/fence/gpu_work.hpp"
-#include "transport/packet_socket.hpp"
 
 namespace gpushm::fence_rounds {
 

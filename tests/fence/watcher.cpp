@@ -20,14 +20,14 @@
 #include <stdexcept>
 #include <thread>
 
-#include "base/signals.hpp"
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
-#include "driver/primary_context.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/messages.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/signals.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/primary_context.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/messages.hpp"
 
 namespace gpushm::fence_rounds {
 

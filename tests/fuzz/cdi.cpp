@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "cdi/document/parse.hpp"
-#include "cdi/document/versions.hpp"
-#include "cdi/document/write.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "containers/cdi/document/versions.hpp"
+#include "containers/cdi/document/write.hpp"
 #include "tests/fuzz/require.hpp"
 
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes are not a message, or are a message that encodes and decodes to the same message.
-#include "wire/codec.hpp"
+#include "protocol/wire/codec.hpp"
 
 #include <cstddef>
 #include <cstdint>

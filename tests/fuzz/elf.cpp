@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "elf/loading.hpp"
+#include "containers/elf/loading.hpp"
 #include "tests/fuzz/require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "elf/ld_cache.hpp"
+#include "containers/elf/ld_cache.hpp"
 #include "tests/fuzz/require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A kind and bytes are not a record, or are a record whose value encodes and decodes to the same
 // value.
-#include "records/records.hpp"
+#include "succession/records/records.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -15,11 +15,11 @@
 #include <tuple>
 #include <vector>
 
-#include "base/exporter_bound.hpp"
-#include "broker/hub.hpp"
+#include "base/segments/exporter_bound.hpp"
+#include "broker/hub/hub.hpp"
+#include "protocol/wire/codec.hpp"
 #include "tests/fuzz/require.hpp"
 #include "tests/fuzz/session_script.hpp"
-#include "wire/codec.hpp"
 
 namespace {
 

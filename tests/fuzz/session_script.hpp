@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
 
 namespace gpushm_fuzz {
 

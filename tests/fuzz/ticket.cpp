@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes are not a ticket, or are a ticket that can be written again unchanged. Each input is tried
 // unchanged and with a matching header; otherwise hardly any input would pass the checksum.
-#include "wire/ticket.hpp"
+#include "protocol/wire/ticket.hpp"
 
 #include <array>
 #include <cstddef>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "gpushm/error.hpp"
+#include "protocol/wire/crc32.hpp"
 #include "tests/fuzz/require.hpp"
-#include "wire/crc32.hpp"
 
 namespace {
 

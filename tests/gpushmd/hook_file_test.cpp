@@ -10,7 +10,7 @@
 
 #include "apps/gpushmd/settings.hpp"
 #include "gpushm/error.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::agent {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "testing/process/deadline.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::agent {
 namespace {

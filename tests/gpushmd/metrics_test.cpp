@@ -12,13 +12,13 @@
 #include <thread>
 
 #include "apps/gpushmd/metrics/agent_metrics.hpp"
-#include "base/text.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/text/text.hpp"
 #include "domains/protocol/process_usage.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
 #include "tests/docs/docs_text.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
 
 namespace gpushm::metrics {
 namespace {

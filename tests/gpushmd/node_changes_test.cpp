@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

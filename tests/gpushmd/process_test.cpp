@@ -15,13 +15,13 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/sanitizers.hpp"
-#include "base/text.hpp"
+#include "base/files/sanitizers.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/agent_node/agent_node.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
 #include "tests/kubelet/dra/world.hpp"
+#include "tests/support/agent_node/agent_node.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -17,8 +17,8 @@
 #include "apps/gpushmd/dra_presence.hpp"
 #include "apps/gpushmd/inventory_child.hpp"
 #include "gpushm/error.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "wire/state_table.hpp"
+#include "protocol/wire/state_table.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::agent {
 namespace {

@@ -9,12 +9,12 @@
 #include <chrono>
 #include <filesystem>
 
-#include "testing/agent_node/agent_node.hpp"
-#include "testing/cdi/cdi_container.hpp"
-#include "testing/container/gpu_access.hpp"
-#include "testing/container/support.hpp"
-#include "testing/process/deadline.hpp"
 #include "tests/kubelet/dra/world.hpp"
+#include "tests/support/agent_node/agent_node.hpp"
+#include "tests/support/cdi/cdi_container.hpp"
+#include "tests/support/container/gpu_access.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

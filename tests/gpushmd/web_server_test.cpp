@@ -13,10 +13,10 @@
 #include <atomic>
 #include <chrono>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/error.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/proc_counters.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/proc_counters.hpp"
 
 namespace gpushm::agent {
 namespace {

@@ -19,8 +19,8 @@
 #include "gpushm/channel.hpp"
 #include "gpushm/gpushm.hpp"
 #include "gstreamer/metadata.hpp"
-#include "testing/process/proc_counters.hpp"
 #include "tests/gstreamer/gst_world.hpp"
+#include "tests/support/process/proc_counters.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "testing/broker_process/cli.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/broker_process/cli.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "testing/process/child.hpp"
 #include "tests/gstreamer/gst_world.hpp"
+#include "tests/support/process/child.hpp"
 
 namespace gpushm_tests {
 namespace {

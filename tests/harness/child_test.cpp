@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "testing/process/child.hpp"
+#include "tests/support/process/child.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,10 +7,10 @@
 #include <csignal>
 #include <filesystem>
 
-#include "testing/process/harness_error.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/harness_error.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_testing {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <thread>
 
-#include "testing/ptrace/marker.hpp"
+#include "tests/support/ptrace/marker.hpp"
 
 namespace {
 

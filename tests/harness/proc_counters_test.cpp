@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "testing/process/proc_counters.hpp"
+#include "tests/support/process/proc_counters.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 
 #include <thread>
 
-#include "base/file.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/harness_error.hpp"
+#include "base/files/file.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/harness_error.hpp"
 
 namespace gpushm_testing {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "testing/ptrace/traced_process.hpp"
+#include "tests/support/ptrace/traced_process.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <csignal>
 
-#include "base/signals.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/harness_error.hpp"
-#include "testing/process/programs.hpp"
+#include "base/process/signals.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/harness_error.hpp"
+#include "tests/support/process/programs.hpp"
 
 namespace gpushm_testing {
 namespace {

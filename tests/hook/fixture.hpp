@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "testing/broker_process/cli.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
+#include "tests/support/broker_process/cli.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
 
 namespace gpushm_tests {
 

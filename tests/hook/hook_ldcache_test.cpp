@@ -13,12 +13,12 @@
 #include <map>
 #include <thread>
 
-#include "base/sanitizers.hpp"
-#include "elf/ld_cache.hpp"
-#include "testing/driver_tree/elf_stub.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/environment.hpp"
+#include "base/files/sanitizers.hpp"
+#include "containers/elf/ld_cache.hpp"
 #include "tests/hook/fixture.hpp"
+#include "tests/support/driver_tree/elf_stub.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/environment.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -6,11 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/sanitizers.hpp"
-#include "elf/loading.hpp"
-#include "hook/hook.hpp"
-#include "testing/driver_tree/elf_stub.hpp"
+#include "base/files/sanitizers.hpp"
+#include "containers/elf/loading.hpp"
+#include "containers/hook/hook.hpp"
 #include "tests/hook/fixture.hpp"
+#include "tests/support/driver_tree/elf_stub.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -15,8 +15,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "base/file.hpp"
-#include "base/sanitizers.hpp"
+#include "base/files/file.hpp"
+#include "base/files/sanitizers.hpp"
 #include "tests/hook/fixture.hpp"
 
 namespace gpushm_tests {

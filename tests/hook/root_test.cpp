@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The root of a container whose image is hostile: hooks stay inside, whatever its links.
 
-#include "hook/root.hpp"
+#include "containers/hook/root.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -16,10 +16,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "containers/hook/sandbox.hpp"
 #include "gpushm/error.hpp"
-#include "hook/sandbox.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::hook {
 namespace {

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <csignal>
 
-#include "testing/process/deadline.hpp"
-#include "testing/raw_session/traps.hpp"
+#include "protocol/wire/codec.hpp"
 #include "tests/hostile/hostile_world.hpp"
-#include "wire/codec.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/raw_session/traps.hpp"
 
 namespace gpushm_tests {
 namespace {

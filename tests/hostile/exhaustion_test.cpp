@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "testing/raw_session/floods.hpp"
 #include "tests/hostile/hostile_world.hpp"
+#include "tests/support/raw_session/floods.hpp"
 
 namespace gpushm_tests {
 namespace {

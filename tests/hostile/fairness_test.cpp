@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <atomic>
 
-#include "testing/raw_session/floods.hpp"
-#include "testing/raw_session/pump.hpp"
+#include "protocol/wire/codec.hpp"
 #include "tests/hostile/hostile_world.hpp"
-#include "wire/codec.hpp"
+#include "tests/support/raw_session/floods.hpp"
+#include "tests/support/raw_session/pump.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -13,13 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "testing/broker_process/broker_process.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/raw_session/forked_process.hpp"
-#include "testing/raw_session/good_client.hpp"
-#include "testing/raw_session/raw_session.hpp"
+#include "tests/support/broker_process/broker_process.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/raw_session/forked_process.hpp"
+#include "tests/support/raw_session/good_client.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 
 namespace gpushm_tests {
 

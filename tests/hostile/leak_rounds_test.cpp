@@ -15,16 +15,16 @@
 #include <optional>
 #include <string>
 
-#include "base/page_size.hpp"
-#include "base/sanitizers.hpp"
-#include "base/syscall.hpp"
+#include "base/files/page_size.hpp"
+#include "base/files/sanitizers.hpp"
+#include "base/files/syscall.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/environment.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/raw_session/raw_session.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/environment.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 
 // Exists in the libraries of both sanitizers; GCC has the functions but not their header
 // (sanitizer/allocator_interface.h).

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 
-#include "testing/process/programs.hpp"
-#include "testing/process/spawn.hpp"
-#include "testing/raw_session/floods.hpp"
-#include "testing/raw_session/memory_group.hpp"
+#include "protocol/wire/codec.hpp"
 #include "tests/hostile/hostile_world.hpp"
-#include "wire/codec.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/spawn.hpp"
+#include "tests/support/raw_session/floods.hpp"
+#include "tests/support/raw_session/memory_group.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "testing/process/deadline.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
 #include "tests/hostile/hostile_world.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

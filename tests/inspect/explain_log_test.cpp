@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "base/sanitizers.hpp"
+#include "base/files/sanitizers.hpp"
 #include "inspect/explain/clean.hpp"
 #include "inspect/explain/explain.hpp"
-#include "testing/process/environment.hpp"
+#include "tests/support/process/environment.hpp"
 
 namespace gpushm::inspect {
 namespace {

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "base/sanitizers.hpp"
-#include "driver/cuda_abi.hpp"
+#include "base/files/sanitizers.hpp"
+#include "gpu/driver/cuda_abi.hpp"
 #include "gpushm/error.hpp"
 #include "inspect/explain/match.hpp"
 #include "inspect/explain/rules.hpp"

@@ -6,14 +6,14 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "gpushm/error.hpp"
 #include "inspect/doctor/compare.hpp"
 #include "inspect/doctor/json.hpp"
 #include "inspect/facts/json.hpp"
 #include "inspect/facts/recording.hpp"
 #include "inspect/topology/json.hpp"
-#include "testing/machines/machines.hpp"
+#include "tests/support/machines/machines.hpp"
 
 namespace gpushm_tests {
 namespace {

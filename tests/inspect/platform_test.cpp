@@ -14,7 +14,7 @@
 #include "inspect/doctor/check.hpp"
 #include "inspect/facts/json.hpp"
 #include "inspect/facts/recording.hpp"
-#include "testing/machines/machines.hpp"
+#include "tests/support/machines/machines.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "inspect/doctor/check.hpp"
-#include "testing/machines/machines.hpp"
+#include "tests/support/machines/machines.hpp"
 
 namespace gpushm_tests {
 namespace {

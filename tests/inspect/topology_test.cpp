@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "base/text_layout.hpp"
-#include "testing/machines/machines.hpp"
+#include "base/text/text_layout.hpp"
+#include "tests/support/machines/machines.hpp"
 
 namespace gpushm::inspect {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA IPC between programs that nobody changed in real containers: different uids, no capability,
 // private PID, IPC, network, UTS, mount and cgroup namespaces, both PID 1.
-#include "testing/container/container.hpp"
+#include "tests/support/container/container.hpp"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "testing/container/support.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
 #include "tests/ipc/peer.hpp"
+#include "tests/support/container/support.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
 
 namespace gpushm_tests::ipc {
 namespace {

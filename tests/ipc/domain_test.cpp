@@ -12,9 +12,9 @@
 
 #include "gpushm/broker.hpp"
 #include "gpushm/client.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/ipc/isolated.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests::ipc {
 namespace {

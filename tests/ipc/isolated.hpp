@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "testing/fake_driver/fake_gpus.hpp"
 #include "tests/ipc/peer.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
 
 namespace gpushm_tests::ipc {
 

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <string>
 
-#include "base/sanitizers.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
+#include "base/files/sanitizers.hpp"
 #include "tests/ipc/peer.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
 
 namespace gpushm_tests::ipc {
 namespace {

@@ -10,9 +10,9 @@
 #include <string>
 #include <thread>
 
-#include "base/sanitizers.hpp"
-#include "testing/process/deadline.hpp"
+#include "base/files/sanitizers.hpp"
 #include "tests/ipc/isolated.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests::ipc {
 namespace {

@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/unique_fd.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/harness_error.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "base/files/unique_fd.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/harness_error.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests::ipc {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "journal/journal.hpp"
+#include "succession/journal/journal.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

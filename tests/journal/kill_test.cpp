@@ -20,13 +20,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/sanitizers.hpp"
-#include "base/signals.hpp"
-#include "base/unique_fd.hpp"
-#include "journal/journal.hpp"
-#include "testing/process/environment.hpp"
-#include "transport/packet_socket.hpp"
-#include "transport/reported_call.hpp"
+#include "base/files/sanitizers.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/signals.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/transport/reported_call.hpp"
+#include "succession/journal/journal.hpp"
+#include "tests/support/process/environment.hpp"
 
 namespace {
 

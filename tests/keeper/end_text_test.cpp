@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "keeper/end_text.hpp"
+#include "succession/keeper/end_text.hpp"
 
 #include <gtest/gtest.h>
 

@@ -22,12 +22,12 @@
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/error.hpp"
-#include "keeper/descriptor_store.hpp"
-#include "keeper/inherited_descriptors.hpp"
-#include "testing/raw_session/traps.hpp"
-#include "transport/packet_socket.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "succession/descriptor_store/descriptor_store.hpp"
+#include "succession/descriptor_store/inherited_descriptors.hpp"
+#include "tests/support/raw_session/traps.hpp"
 
 namespace {
 

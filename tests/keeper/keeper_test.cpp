@@ -21,13 +21,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/signals.hpp"
-#include "base/unique_fd.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/signals.hpp"
 #include "tests/keeper/keeper_fixture.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "keeper/notification.hpp"
+#include "succession/descriptor_store/notification.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -13,8 +13,8 @@
 #include <random>
 #include <string>
 
-#include "base/syscall.hpp"
-#include "keeper/notification_socket.hpp"
+#include "base/files/syscall.hpp"
+#include "succession/descriptor_store/notification_socket.hpp"
 
 namespace {
 

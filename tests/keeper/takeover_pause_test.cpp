@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "keeper/takeover_pause.hpp"
+#include "succession/descriptor_store/takeover_pause.hpp"
 
 #include <gtest/gtest.h>
 

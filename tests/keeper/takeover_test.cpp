@@ -17,11 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/programs.hpp"
+#include "base/files/guarded_fd.hpp"
+#include "protocol/transport/packet_socket.hpp"
 #include "tests/keeper/keeper_fixture.hpp"
-#include "transport/packet_socket.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/programs.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "keeper/watchdog.hpp"
+#include "succession/descriptor_store/watchdog.hpp"
 
 #include <gtest/gtest.h>
 

@@ -15,12 +15,13 @@ import tempfile
 
 
 def closure(name, depends):
+    """A name that is not a module stands for the rooms of that folder ("base")."""
     reached, pending = set(), [name]
     while pending:
         one = pending.pop()
         if one not in reached:
             reached.add(one)
-            pending += depends[one]
+            pending += depends[one] if one in depends else [room for room in depends if room.startswith(one + "_")]
     return reached
 
 
@@ -45,7 +46,7 @@ def main():
         if name not in commands:
             problems.append(f"{name}: no compile command")
             continue
-        allowed = {directories[one] for one in closure(name, depends)}
+        allowed = {directories[one] for one in closure(name, depends) if one in directories}
         roots = set(re.findall(r"-I *(\S*roots/\S+)", commands[name]))
         roots = {os.path.normpath(os.path.join(build, one)) for one in roots}
         for other in sorted(set(directories.values())):
@@ -58,20 +59,28 @@ def main():
                 problems.append(f"{name}: {other}/{header} can{'' if visible else 'not'} be included, "
                                 f"and DEPENDS lists {' '.join(depends[name]) or 'nothing'}")
 
+    # Files that disagree about these definitions free Asio's memory in different ways.
+    for name, directory in sorted(directories.items()):
+        folder = os.path.join(source, "src", directory)
+        uses = [one for one in os.listdir(folder) if one.endswith((".cpp", ".hpp")) and
+                re.search(r'#include <asio', open(os.path.join(folder, one), encoding="utf-8").read())]
+        if uses and "-DASIO_HAS_STD_ALIGNED_ALLOC=1" not in commands[name]:
+            problems.append(f"{name}: {uses[0]} includes Asio without gpushm_use_asio({name})")
+
     # The compiler itself must refuse includes that the lists do not allow.
     with tempfile.TemporaryDirectory() as scratch:
-        for text, allowed in (('#include "core/budget.hpp"', False), ('#include "base/text.hpp"', True)):
+        for text, allowed in (('#include "core/budget.hpp"', False), ('#include "base/text/text.hpp"', True)):
             planted = os.path.join(scratch, "planted.cpp")
             with open(planted, "w", encoding="utf-8") as file:
                 file.write(text + "\n")
-            words = re.sub(r" -o \S+ -c \S+", "", commands["memory"]).split()
+            words = re.sub(r" -o \S+ -c \S+", "", commands["gpu_memory_sources"]).split()
             words = [one for one in words if not one.startswith("-M") and not one.endswith((".o", ".o.d")) and "ccache" not in one]
             while "-include-pch" in words:
                 at = words.index("-include-pch")
                 del words[at:at + 2]
             result = subprocess.run(words + ["-fsyntax-only", planted], cwd=build, capture_output=True, text=True, check=False)
             if (result.returncode == 0) != allowed:
-                problems.append(f"compiling {text} as a part of memory: exit status {result.returncode}\n{result.stderr}")
+                problems.append(f"compiling {text} as a part of gpu_memory_sources: exit status {result.returncode}\n{result.stderr}")
 
     with open(os.path.join(source, "docs/architecture.md"), encoding="utf-8") as file:
         rows = re.findall(r"^\| `src/([\w/]+)` \| `(\w+)` \| [^|]* \| ([^|]*) \|$", file.read(), re.M)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "memory/chunk_plan.hpp"
+#include "gpu/memory/backends/chunk_plan.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "memory/host_backend.hpp"
+#include "gpu/memory/backends/host_backend.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,10 +12,10 @@
 #include <fstream>
 #include <string>
 
-#include "base/page_size.hpp"
+#include "base/files/page_size.hpp"
+#include "gpu/memory/backends/backend.hpp"
 #include "gpushm/error.hpp"
-#include "memory/backend.hpp"
-#include "testing/process/given_chunks.hpp"
+#include "tests/support/process/given_chunks.hpp"
 
 namespace gpushm::memory {
 namespace {

@@ -6,8 +6,8 @@
 #include <chrono>
 #include <cstring>
 
-#include "memory/backend.hpp"
-#include "testing/process/given_chunks.hpp"
+#include "gpu/memory/backends/backend.hpp"
+#include "tests/support/process/given_chunks.hpp"
 
 namespace {
 constexpr long large_page = 65'536;

@@ -18,14 +18,14 @@
 #include <thread>
 #include <vector>
 
-#include "base/file.hpp"
-#include "base/page_size.hpp"
-#include "driver/cuda.hpp"
+#include "base/files/file.hpp"
+#include "base/files/page_size.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/memory/sources/proc_maps.hpp"
+#include "gpu/memory/sources/remote_memory.hpp"
+#include "gpu/memory/sources/shared_table.hpp"
+#include "gpu/memory/sources/source.hpp"
 #include "gpushm/error.hpp"
-#include "memory/proc_maps.hpp"
-#include "memory/remote_memory.hpp"
-#include "memory/shared_table.hpp"
-#include "memory/source.hpp"
 
 namespace gpushm::memory {
 namespace {

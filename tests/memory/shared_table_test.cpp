@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "memory/shared_table.hpp"
+#include "gpu/memory/sources/shared_table.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <latch>
 #include <memory>
 
-#include "memory/opened_addresses.hpp"
+#include "gpu/memory/sources/opened_addresses.hpp"
 
 namespace gpushm::memory {
 namespace {

@@ -19,10 +19,10 @@
 #include <utility>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/agent_node/agent_node.hpp"
-#include "testing/process/child.hpp"
 #include "tests/kubelet/dra/world.hpp"
 #include "tests/monitoring/prometheus_server.hpp"
+#include "tests/support/agent_node/agent_node.hpp"
+#include "tests/support/process/child.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -6,9 +6,9 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "containers/yaml/tree.hpp"
 #include "tests/deploy/manifest.hpp"
 #include "tests/docs/docs_text.hpp"
-#include "yaml/tree.hpp"
 
 namespace gpushm_tests {
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <fstream>
 
-#include "testing/agent_node/agent_node.hpp"
-#include "testing/process/deadline.hpp"
+#include "tests/support/agent_node/agent_node.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests {
 

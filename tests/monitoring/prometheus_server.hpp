@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "testing/process/child.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 

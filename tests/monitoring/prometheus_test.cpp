@@ -11,14 +11,14 @@
 #include <string>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/agent_node/agent_node.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/docs/docs_text.hpp"
 #include "tests/monitoring/monitoring_files.hpp"
 #include "tests/monitoring/prometheus_server.hpp"
+#include "tests/support/agent_node/agent_node.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "apps/gpushm-oci-runtime/capabilities.hpp"
 #include "gpushm/error.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::oci_runtime {
 namespace {

@@ -2,7 +2,7 @@
 // Clients that send invalid input to a broker process. The broker replies with an error or
 // disconnects them; its state is unchanged, nothing leaks, and other clients are unaffected.
 
-#include "testing/broker_process/bad_input.hpp"
+#include "tests/support/broker_process/bad_input.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -14,15 +14,15 @@
 #include <string>
 #include <vector>
 
-#include "base/file.hpp"
-#include "base/syscall.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/holdings.hpp"
-#include "testing/broker_process/raw_client.hpp"
-#include "testing/process/deadline.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
-#include "wire/state_table.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
+#include "protocol/wire/state_table.hpp"
+#include "tests/support/broker_process/holdings.hpp"
+#include "tests/support/broker_process/raw_client.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

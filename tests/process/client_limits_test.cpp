@@ -19,13 +19,13 @@
 #include <thread>
 #include <vector>
 
-#include "base/page_size.hpp"
-#include "base/signals.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/page_size.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/signals.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/bad_input.hpp"
-#include "testing/process/deadline.hpp"
-#include "transport/packet_socket.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "tests/support/broker_process/bad_input.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

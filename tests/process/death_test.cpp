@@ -15,18 +15,18 @@
 #include <string>
 #include <vector>
 
-#include "base/sanitizers.hpp"
-#include "base/signals.hpp"
+#include "base/files/sanitizers.hpp"
+#include "base/process/signals.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/broker_process.hpp"
-#include "testing/broker_process/holdings.hpp"
-#include "testing/broker_process/round.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/environment.hpp"
-#include "testing/process/harness_error.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/ptrace/traced_process.hpp"
+#include "tests/support/broker_process/broker_process.hpp"
+#include "tests/support/broker_process/holdings.hpp"
+#include "tests/support/broker_process/round.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/environment.hpp"
+#include "tests/support/process/harness_error.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/ptrace/traced_process.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
-#include "base/signals.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "base/process/signals.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -19,13 +19,13 @@
 #include "gpushm/broker.hpp"
 #include "gpushm/file_export.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/broker_log.hpp"
-#include "testing/broker_process/broker_process.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/broker_process/broker_log.hpp"
+#include "tests/support/broker_process/broker_process.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -19,13 +19,13 @@
 #include <thread>
 #include <vector>
 
-#include "base/sanitizers.hpp"
+#include "base/files/sanitizers.hpp"
+#include "gpu/memory/backends/backend.hpp"
+#include "gpu/memory/backends/host_room.hpp"
+#include "gpu/memory/sources/source.hpp"
 #include "gpushm/error.hpp"
-#include "memory/backend.hpp"
-#include "memory/host_room.hpp"
-#include "memory/source.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/proc_counters.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/proc_counters.hpp"
 
 namespace gpushm::memory {
 namespace {

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "base/page_size.hpp"
+#include "base/files/page_size.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/bad_input.hpp"
-#include "testing/process/deadline.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
+#include "tests/support/broker_process/bad_input.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "base/page_size.hpp"
+#include "base/files/page_size.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/broker_process.hpp"
-#include "testing/broker_process/holdings.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/environment.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/broker_process/broker_process.hpp"
+#include "tests/support/broker_process/holdings.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/environment.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

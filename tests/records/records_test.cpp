@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "records/records.hpp"
+#include "succession/records/records.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include <string>
 
 #include "gpushm/error.hpp"
-#include "records/records_generated.h"
+#include "succession/records/records_generated.h"
 #include "tests/core/counting_new.hpp"
 #include "tests/records/samples.hpp"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "records/records.hpp"
+#include "succession/records/records.hpp"
 
 /// Values for the tests of records. A field that is added to one of the structures does not compile
 /// until it is listed in `fields_of`, and fails a test until `full_values` sets it.

@@ -7,8 +7,8 @@
 #include <iterator>
 #include <utility>
 
-#include "testing/process/deadline.hpp"
-#include "testing/process/programs.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/programs.hpp"
 
 namespace gpushm_tests {
 

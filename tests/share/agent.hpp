@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "testing/container/container.hpp"
-#include "testing/process/child.hpp"
+#include "tests/support/container/container.hpp"
+#include "tests/support/process/child.hpp"
 
 namespace gpushm_tests {
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "driver/cuda.hpp"
+#include "gpu/driver/cuda.hpp"
 
 namespace gpushm_tests {
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "base/file.hpp"
-#include "base/unique_fd.hpp"
-#include "driver/cuda_abi.hpp"
+#include "base/files/file.hpp"
+#include "base/files/unique_fd.hpp"
+#include "gpu/driver/cuda_abi.hpp"
 
 namespace gpushm_tests {
 

@@ -16,11 +16,11 @@
 
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/hex.hpp"
-#include "testing/process/quiet_fork.hpp"
+#include "protocol/wire/crc32.hpp"
+#include "protocol/wire/ticket.hpp"
 #include "tests/share/agent_memory.hpp"
-#include "wire/crc32.hpp"
-#include "wire/ticket.hpp"
+#include "tests/support/process/hex.hpp"
+#include "tests/support/process/quiet_fork.hpp"
 
 namespace {
 

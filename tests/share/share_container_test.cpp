@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "testing/container/support.hpp"
 #include "tests/share/share_world.hpp"
+#include "tests/support/container/support.hpp"
 
 namespace gpushm_tests {
 namespace {

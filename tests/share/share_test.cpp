@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "testing/process/proc_counters.hpp"
 #include "tests/share/share_world.hpp"
+#include "tests/support/process/proc_counters.hpp"
 
 namespace gpushm_tests {
 namespace {

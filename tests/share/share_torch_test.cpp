@@ -10,11 +10,11 @@
 
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/container/gpu_access.hpp"
-#include "testing/process/child.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/share/agent.hpp"
+#include "tests/support/container/gpu_access.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

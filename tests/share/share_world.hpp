@@ -12,11 +12,11 @@
 
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/container/gpu_access.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/share/agent.hpp"
+#include "tests/support/container/gpu_access.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 

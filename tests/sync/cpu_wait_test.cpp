@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "base/file.hpp"
-#include "base/signals.hpp"
-#include "base/unique_fd.hpp"
-#include "testing/process/deadline.hpp"
+#include "base/files/file.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/signals.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::sync {
 namespace {

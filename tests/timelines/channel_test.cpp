@@ -15,18 +15,18 @@
 #include <utility>
 #include <vector>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "channel/layout.hpp"
 #include "client/channel/channel_claim.hpp"
+#include "protocol/wire/messages.hpp"
 #include "sync/signal_page.hpp"
 #include "sync/signal_page_file.hpp"
 #include "sync/timeline_place.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/environment.hpp"
-#include "testing/process/quiet_fork.hpp"
-#include "testing/raw_session/raw_session.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/environment.hpp"
+#include "tests/support/process/quiet_fork.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 #include "tests/timelines/timeline_world.hpp"
-#include "wire/messages.hpp"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "testing/process/environment.hpp"
+#include "tests/support/process/environment.hpp"
 #include "tests/timelines/timeline_world.hpp"
 
 namespace {

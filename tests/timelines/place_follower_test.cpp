@@ -9,7 +9,7 @@
 #include <memory>
 #include <thread>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "client/timeline/signal_pages.hpp"
 #include "sync/signal_page_file.hpp"
 

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <string>
 
-#include "base/unique_fd.hpp"
-#include "testing/process/hex.hpp"
+#include "base/files/unique_fd.hpp"
+#include "protocol/wire/ticket.hpp"
+#include "tests/support/process/hex.hpp"
 #include "tests/timelines/timeline_world.hpp"
-#include "wire/ticket.hpp"
 
 namespace {
 

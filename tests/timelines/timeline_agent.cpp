@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
-#include "base/hex.hpp"
-#include "driver/cuda.hpp"
-#include "driver/devices.hpp"
+#include "base/text/hex.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/devices.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/hex.hpp"
+#include "tests/support/process/hex.hpp"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "testing/process/environment.hpp"
-#include "testing/process/proc_counters.hpp"
+#include "tests/support/process/environment.hpp"
+#include "tests/support/process/proc_counters.hpp"
 #include "tests/timelines/timeline_world.hpp"
 
 namespace {

@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/hex.hpp"
-#include "base/sanitizers.hpp"
-#include "testing/process/hex.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/raw_session/forked_process.hpp"
+#include "base/files/sanitizers.hpp"
+#include "base/text/hex.hpp"
+#include "protocol/wire/ticket.hpp"
+#include "tests/support/process/hex.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/raw_session/forked_process.hpp"
 #include "tests/timelines/timeline_world.hpp"
-#include "wire/ticket.hpp"
 
 namespace {
 

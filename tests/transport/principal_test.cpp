@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/principal.hpp"
+#include "protocol/transport/principal.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "transport/packet_socket.hpp"
+#include "protocol/transport/packet_socket.hpp"
 
 namespace gpushm::transport {
 namespace {

@@ -13,11 +13,11 @@
 #include <filesystem>
 
 #include "gpushm/error.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "transport/credentials.hpp"
-#include "transport/listener.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/messages.hpp"
+#include "protocol/transport/credentials.hpp"
+#include "protocol/transport/listener.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/messages.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::transport {
 namespace {

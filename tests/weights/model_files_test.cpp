@@ -16,7 +16,7 @@
 #include "tensors/files/layout.hpp"
 #include "tensors/loads/copy_lane.hpp"
 #include "tensors/loads/piece_reader.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/temp_dir.hpp"
 #include "tests/weights/sample_model.hpp"
 
 namespace {

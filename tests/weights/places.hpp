@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/process/child.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/process/child.hpp"
 
 namespace gpushm_tests {
 

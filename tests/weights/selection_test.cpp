@@ -19,8 +19,8 @@
 #include "gpushm/gpushm.hpp"
 #include "tensors/files/dtype.hpp"
 #include "tensors/files/layout.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 #include "tests/weights/model_compare.hpp"
 #include "tests/weights/sample_model.hpp"
 

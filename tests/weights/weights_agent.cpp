@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/ptrace/marker.hpp"
+#include "tests/support/ptrace/marker.hpp"
 #include "tests/weights/model_compare.hpp"
 
 using namespace gpushm;

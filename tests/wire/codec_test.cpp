@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages survive encoding and decoding, and today's packets stay readable forever.
-#include "wire/codec.hpp"
+#include "protocol/wire/codec.hpp"
 
 #include <gtest/gtest.h>
 

@@ -4,9 +4,9 @@
 
 #include <cstring>
 
+#include "protocol/wire/codec.hpp"
+#include "protocol/wire/protocol_generated.h"
 #include "tests/wire/samples.hpp"
-#include "wire/codec.hpp"
-#include "wire/protocol_generated.h"
 
 namespace gpushm::wire {
 namespace {

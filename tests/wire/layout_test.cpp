@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-#include "wire/state_table.hpp"
+#include "protocol/wire/state_table.hpp"
 
 namespace gpushm::wire {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
 
 namespace gpushm::wire::samples {
 

@@ -9,9 +9,9 @@
 #include <string>
 
 #include "gpushm/error.hpp"
-#include "testing/process/environment.hpp"
+#include "protocol/wire/ticket.hpp"
+#include "tests/support/process/environment.hpp"
 #include "tests/wire/ticket_samples.hpp"
-#include "wire/ticket.hpp"
 
 namespace gpushm::wire {
 namespace {

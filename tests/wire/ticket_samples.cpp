@@ -8,7 +8,7 @@
 #include <iterator>
 #include <utility>
 
-#include "wire/crc32.hpp"
+#include "protocol/wire/crc32.hpp"
 
 namespace gpushm::wire::ticket_samples {
 

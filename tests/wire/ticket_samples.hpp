@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gpushm/error.hpp"
-#include "wire/ticket.hpp"
+#include "protocol/wire/ticket.hpp"
 
 /// Tickets, and their bytes written by hand from docs/ticket.md: does not use the code under test,
 /// except for the checksum, which has its own test.

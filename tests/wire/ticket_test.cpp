@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tickets survive encoding and decoding, and today's tickets stay readable forever.
-#include "wire/ticket.hpp"
+#include "protocol/wire/ticket.hpp"
 
 #include <gtest/gtest.h>
 
@@ -17,9 +17,9 @@
 #include <string_view>
 
 #include "gpushm/error.hpp"
-#include "testing/process/hex.hpp"
+#include "protocol/wire/crc32.hpp"
+#include "tests/support/process/hex.hpp"
 #include "tests/wire/ticket_samples.hpp"
-#include "wire/crc32.hpp"
 
 namespace gpushm::wire {
 namespace {

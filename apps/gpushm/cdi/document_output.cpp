@@ -8,8 +8,8 @@
 #include <set>
 
 #include "apps/gpushm/output.hpp"
-#include "cdi/document/parse.hpp"
-#include "cdi/registry/spec_directory.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "containers/cdi/registry/spec_directory.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

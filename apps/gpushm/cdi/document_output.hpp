@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "cdi/document/document.hpp"
-#include "cdi/document/write.hpp"
+#include "containers/cdi/document/document.hpp"
+#include "containers/cdi/document/write.hpp"
 
 namespace CLI {
 class App;

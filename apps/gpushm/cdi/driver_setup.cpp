@@ -10,11 +10,11 @@
 
 #include "apps/gpushm/output.hpp"
 #include "apps/support/program_path.hpp"
-#include "base/child_process.hpp"
-#include "base/file.hpp"
-#include "base/text.hpp"
-#include "discover/gpus/missing_nodes.hpp"
-#include "discover/gpus/nodes.hpp"
+#include "base/files/file.hpp"
+#include "base/process/child_process.hpp"
+#include "base/text/text.hpp"
+#include "containers/discover/gpus/missing_nodes.hpp"
+#include "containers/discover/gpus/nodes.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "discover/gpus/generate.hpp"
+#include "containers/discover/gpus/generate.hpp"
 
 namespace gpushm::cli {
 

@@ -8,8 +8,8 @@
 #include "apps/gpushm/command.hpp"
 #include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/output.hpp"
-#include "base/child_process.hpp"
-#include "discover/driver_files/trusted_path.hpp"
+#include "base/process/child_process.hpp"
+#include "containers/discover/driver_files/trusted_path.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/gpushm/cdi/document_output.hpp"
-#include "discover/gpus/generate.hpp"
+#include "containers/discover/gpus/generate.hpp"
 
 namespace CLI {
 class App;

@@ -7,10 +7,10 @@
 #include <functional>
 
 #include "apps/gpushm/cdi/generate.hpp"
-#include "cdi/document/name.hpp"
-#include "cdi/document/versions.hpp"
-#include "discover/driver_files/root_view.hpp"
-#include "driver/devices.hpp"
+#include "containers/cdi/document/name.hpp"
+#include "containers/cdi/document/versions.hpp"
+#include "containers/discover/driver_files/root_view.hpp"
+#include "gpu/driver/devices.hpp"
 
 namespace gpushm::cli {
 

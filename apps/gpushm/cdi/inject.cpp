@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/inject/inject.hpp"
+#include "containers/cdi/inject/inject.hpp"
 
 #include "apps/gpushm/cdi/commands.hpp"
 #include "apps/gpushm/cdi/spec_directories.hpp"

@@ -7,8 +7,8 @@
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
-#include "base/text_layout.hpp"
-#include "cdi/registry/registry.hpp"
+#include "base/text/text_layout.hpp"
+#include "containers/cdi/registry/registry.hpp"
 
 namespace gpushm::cli {
 

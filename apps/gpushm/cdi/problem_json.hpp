@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "apps/gpushm/json_output.hpp"
-#include "yaml/problem.hpp"
+#include "containers/yaml/problem.hpp"
 
 namespace gpushm::cli {
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string_view>
 
-#include "base/child_process.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/child_process.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

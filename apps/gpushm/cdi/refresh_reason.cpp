@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/text.hpp"
-#include "discover/driver_files/findings.hpp"
-#include "discover/driver_files/root_view.hpp"
+#include "base/text/text.hpp"
+#include "containers/discover/driver_files/findings.hpp"
+#include "containers/discover/driver_files/root_view.hpp"
 
 namespace gpushm::cli {
 

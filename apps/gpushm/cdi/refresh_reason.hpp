@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "cdi/document/document.hpp"
+#include "containers/cdi/document/document.hpp"
 
 namespace gpushm::cli {
 

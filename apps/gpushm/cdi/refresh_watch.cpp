@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <string_view>
 
-#include "base/file.hpp"
-#include "base/syscall.hpp"
-#include "base/text.hpp"
-#include "cdi/registry/spec_directory.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
+#include "base/text/text.hpp"
+#include "containers/cdi/registry/spec_directory.hpp"
 
 namespace gpushm::cli {
 

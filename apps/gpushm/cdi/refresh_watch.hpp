@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/directory_watch.hpp"
+#include "base/files/directory_watch.hpp"
 
 namespace gpushm::cli {
 

@@ -14,10 +14,10 @@
 #include "apps/gpushm/cdi/refresh_child.hpp"
 #include "apps/gpushm/cdi/refresh_reason.hpp"
 #include "apps/gpushm/output.hpp"
-#include "base/syscall.hpp"
-#include "base/text.hpp"
-#include "cdi/document/parse.hpp"
-#include "discover/driver_files/root_view.hpp"
+#include "base/files/syscall.hpp"
+#include "base/text/text.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "containers/discover/driver_files/root_view.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

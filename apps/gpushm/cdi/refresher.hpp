@@ -7,7 +7,7 @@
 
 #include "apps/gpushm/cdi/driver_setup.hpp"
 #include "apps/gpushm/cdi/generate.hpp"
-#include "cdi/registry/registry.hpp"
+#include "containers/cdi/registry/registry.hpp"
 
 namespace gpushm::cli {
 

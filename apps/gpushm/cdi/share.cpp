@@ -7,9 +7,9 @@
 #include "apps/gpushm/command.hpp"
 #include "apps/gpushm/exit_status.hpp"
 #include "apps/support/ipc_libraries.hpp"
-#include "base/child_process.hpp"
-#include "cdi/document/share_device.hpp"
-#include "discover/driver_files/trusted_path.hpp"
+#include "base/process/child_process.hpp"
+#include "containers/cdi/document/share_device.hpp"
+#include "containers/discover/driver_files/trusted_path.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

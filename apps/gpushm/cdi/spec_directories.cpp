@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cdi/registry/registry.hpp"
+#include "containers/cdi/registry/registry.hpp"
 
 namespace gpushm::cli {
 

@@ -12,9 +12,9 @@
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
-#include "cdi/document/host_check.hpp"
-#include "cdi/document/parse.hpp"
-#include "cdi/registry/registry.hpp"
+#include "containers/cdi/document/host_check.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "containers/cdi/registry/registry.hpp"
 
 namespace gpushm::cli {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cdi/registry/watch.hpp"
+#include "containers/cdi/registry/watch.hpp"
 
 #include <fmt/core.h>
 #include <poll.h>
@@ -16,8 +16,8 @@
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "base/syscall.hpp"
-#include "cdi/registry/registry.hpp"
+#include "base/files/syscall.hpp"
+#include "containers/cdi/registry/registry.hpp"
 
 namespace gpushm::cli {
 

@@ -15,7 +15,7 @@
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/connect.hpp"
 #include "apps/gpushm/segment/describe.hpp"
-#include "base/text_layout.hpp"
+#include "base/text/text_layout.hpp"
 #include "gpushm/channel.h"
 
 namespace gpushm::cli {

@@ -8,7 +8,7 @@
 
 #include "apps/gpushm/channel/item_header.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 
 namespace gpushm::cli {
 

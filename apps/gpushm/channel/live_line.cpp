@@ -6,8 +6,8 @@
 
 #include <cstdio>
 
-#include "base/text.hpp"
-#include "base/text_layout.hpp"
+#include "base/text/text.hpp"
+#include "base/text/text_layout.hpp"
 
 namespace gpushm::cli {
 

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "base/size_text.hpp"
+#include "base/text/size_text.hpp"
 
 namespace gpushm::cli {
 

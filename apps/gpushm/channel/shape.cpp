@@ -5,8 +5,8 @@
 
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/segment/describe.hpp"
-#include "base/log.hpp"
-#include "base/size_text.hpp"
+#include "base/report/log.hpp"
+#include "base/text/size_text.hpp"
 #include "channel/layout.hpp"
 #include "gpushm/channel.hpp"
 

@@ -3,8 +3,8 @@
 
 #include <utility>
 
+#include "gpu/memory/backends/device_bytes.hpp"
 #include "gpushm/error.hpp"
-#include "memory/device_bytes.hpp"
 
 namespace gpushm::cli {
 

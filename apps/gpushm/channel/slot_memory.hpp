@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "driver/devices.hpp"
+#include "gpu/driver/devices.hpp"
 #include "gpushm/types.hpp"
 
 namespace gpushm::cli {

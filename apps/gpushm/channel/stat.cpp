@@ -16,8 +16,8 @@
 #include "apps/gpushm/segment/connect.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 #include "apps/gpushm/segment/near_match.hpp"
-#include "base/text.hpp"
-#include "base/text_layout.hpp"
+#include "base/text/text.hpp"
+#include "base/text/text_layout.hpp"
 #include "gpushm/channel.hpp"
 
 namespace gpushm::cli {

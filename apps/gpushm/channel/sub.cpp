@@ -28,8 +28,8 @@
 #include "apps/gpushm/segment/output_file.hpp"
 #include "apps/support/duration.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "base/size_text.hpp"
-#include "base/text_layout.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text_layout.hpp"
 #include "gpushm/channel.h"
 #include "gpushm/channel.hpp"
 

@@ -19,7 +19,7 @@
 #include "apps/support/duration.hpp"
 #include "apps/support/stop_signal.hpp"
 #include "apps/support/temp_directory.hpp"
-#include "base/size_text.hpp"
+#include "base/text/size_text.hpp"
 #include "gpushm/channel.hpp"
 
 namespace gpushm::cli {

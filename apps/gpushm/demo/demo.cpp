@@ -23,8 +23,8 @@
 #include "apps/gpushm/output.hpp"
 #include "apps/support/stop_signal.hpp"
 #include "apps/support/temp_directory.hpp"
-#include "base/size_text.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/text/size_text.hpp"
 
 namespace gpushm::cli {
 

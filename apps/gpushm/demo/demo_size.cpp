@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <bit>
 
-#include "base/memory_limit.hpp"
-#include "driver/device_text.hpp"
-#include "driver/devices.hpp"
-#include "driver/nvml.hpp"
+#include "base/process/memory_limit.hpp"
+#include "gpu/driver/device_text.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/nvml.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

@@ -19,9 +19,9 @@
 #include <initializer_list>
 #include <sstream>
 
-#include "base/file.hpp"
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
 
 namespace gpushm::cli {
 

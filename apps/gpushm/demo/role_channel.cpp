@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "apps/gpushm/output.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 
 namespace gpushm::cli {
 

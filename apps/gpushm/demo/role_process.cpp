@@ -7,7 +7,7 @@
 #include <array>
 #include <csignal>
 
-#include "base/signals.hpp"
+#include "base/process/signals.hpp"
 
 namespace gpushm::cli {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/gpushm/json_output.hpp"
-#include "base/child_process.hpp"
+#include "base/process/child_process.hpp"
 
 namespace gpushm::cli {
 

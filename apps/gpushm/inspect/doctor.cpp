@@ -15,8 +15,8 @@
 #include "apps/gpushm/inspect/machine.hpp"
 #include "apps/gpushm/inspect/peer.hpp"
 #include "apps/gpushm/options.hpp"
-#include "base/domain_places.hpp"
-#include "driver/devices.hpp"
+#include "base/files/domain_places.hpp"
+#include "gpu/driver/devices.hpp"
 #include "gpushm/client.hpp"
 
 namespace gpushm::cli {

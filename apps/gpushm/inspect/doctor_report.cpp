@@ -11,8 +11,8 @@
 #include "apps/gpushm/output.hpp"
 #include "apps/support/duration.hpp"
 #include "apps/support/style.hpp"
-#include "base/text.hpp"
-#include "base/text_layout.hpp"
+#include "base/text/text.hpp"
+#include "base/text/text_layout.hpp"
 #include "inspect/doctor/json.hpp"
 #include "inspect/facts/json.hpp"
 

@@ -22,9 +22,9 @@
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/support/style.hpp"
-#include "base/syscall.hpp"
-#include "base/text.hpp"
-#include "base/text_layout.hpp"
+#include "base/files/syscall.hpp"
+#include "base/text/text.hpp"
+#include "base/text/text_layout.hpp"
 #include "inspect/doctor/check.hpp"
 #include "inspect/facts/recording.hpp"
 

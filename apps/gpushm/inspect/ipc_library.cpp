@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "base/child_process.hpp"
+#include "base/process/child_process.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

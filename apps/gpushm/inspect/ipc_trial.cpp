@@ -11,7 +11,7 @@
 #include "apps/gpushm/inspect/trial/trial.hpp"
 #include "apps/support/duration.hpp"
 #include "apps/support/temp_directory.hpp"
-#include "base/child_process.hpp"
+#include "base/process/child_process.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/error.hpp"
 

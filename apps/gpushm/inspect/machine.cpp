@@ -8,8 +8,8 @@
 
 #include "apps/gpushm/output.hpp"
 #include "apps/support/duration.hpp"
-#include "base/child_process.hpp"
-#include "base/file.hpp"
+#include "base/files/file.hpp"
+#include "base/process/child_process.hpp"
 #include "gpushm/error.hpp"
 #include "inspect/facts/json.hpp"
 #include "inspect/facts/recording.hpp"

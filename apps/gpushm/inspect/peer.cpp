@@ -19,12 +19,12 @@
 #include <csignal>
 #include <sstream>
 
-#include "base/child_process.hpp"
-#include "base/file.hpp"
-#include "base/signals.hpp"
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
-#include "driver/device_text.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/child_process.hpp"
+#include "base/process/signals.hpp"
+#include "gpu/driver/device_text.hpp"
 
 namespace gpushm::cli {
 

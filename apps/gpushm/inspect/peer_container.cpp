@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "apps/gpushm/inspect/peer.hpp"
-#include "base/child_process.hpp"
+#include "base/process/child_process.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "driver/cuda.hpp"
+#include "gpu/driver/cuda.hpp"
 
 namespace gpushm::cli {
 

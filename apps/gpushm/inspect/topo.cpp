@@ -20,7 +20,7 @@
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/registrations.hpp"
 #include "apps/support/duration.hpp"
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
 #include "inspect/doctor/check.hpp"

@@ -22,11 +22,11 @@
 #include "apps/gpushm/inspect/ipc_library.hpp"
 #include "apps/gpushm/inspect/trial/protocol.hpp"
 #include "apps/gpushm/json_output.hpp"
-#include "base/child_process.hpp"
-#include "base/domain_places.hpp"
-#include "base/signals.hpp"
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/domain_places.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/child_process.hpp"
+#include "base/process/signals.hpp"
 #include "inspect/doctor/predict.hpp"
 
 namespace gpushm::cli {

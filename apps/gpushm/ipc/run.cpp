@@ -17,11 +17,11 @@
 #include "apps/gpushm/options.hpp"
 #include "apps/support/ipc_libraries.hpp"
 #include "apps/support/program_path.hpp"
-#include "base/file.hpp"
-#include "base/syscall.hpp"
-#include "base/text.hpp"
-#include "cdi/document/share_device.hpp"
-#include "elf/loading.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
+#include "base/text/text.hpp"
+#include "containers/cdi/document/share_device.hpp"
+#include "containers/elf/loading.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

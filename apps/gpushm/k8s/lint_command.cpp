@@ -15,8 +15,8 @@
 #include "apps/gpushm/k8s/lint.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
-#include "base/file.hpp"
-#include "base/syscall.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
 
 namespace gpushm::cli {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/k8s/manifest_node.hpp"
 
-#include "yaml/reader.hpp"
-#include "yaml/scalar.hpp"
+#include "containers/yaml/reader.hpp"
+#include "containers/yaml/scalar.hpp"
 
 namespace gpushm::k8s {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "yaml/tree.hpp"
+#include "containers/yaml/tree.hpp"
 
 namespace gpushm::k8s {
 

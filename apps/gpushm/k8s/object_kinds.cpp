@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 
 namespace gpushm::k8s {
 

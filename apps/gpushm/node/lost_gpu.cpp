@@ -10,7 +10,7 @@
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
 #include "domains/protocol/private_socket.hpp"
-#include "driver/device_text.hpp"
+#include "gpu/driver/device_text.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

@@ -11,9 +11,9 @@
 #include "apps/gpushm/node/operator.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/describe.hpp"
-#include "base/size_text.hpp"
-#include "base/text.hpp"
-#include "base/text_layout.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text.hpp"
+#include "base/text/text_layout.hpp"
 #include "domains/protocol/private_socket.hpp"
 
 namespace gpushm::cli {

@@ -18,11 +18,11 @@
 #include "apps/gpushm/segment/metadata.hpp"
 #include "apps/gpushm/segment/transfer.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "base/names.hpp"
-#include "base/text_layout.hpp"
+#include "base/segments/names.hpp"
+#include "base/text/text_layout.hpp"
+#include "gpu/memory/backends/backend.hpp"
+#include "gpu/memory/backends/chunk_plan.hpp"
 #include "gpushm/client.hpp"
-#include "memory/backend.hpp"
-#include "memory/chunk_plan.hpp"
 
 namespace gpushm::cli {
 

@@ -7,11 +7,11 @@
 
 #include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/output.hpp"
-#include "base/hex.hpp"
-#include "base/names.hpp"
-#include "base/size_text.hpp"
-#include "base/text.hpp"
-#include "base/text_layout.hpp"
+#include "base/segments/names.hpp"
+#include "base/text/hex.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text.hpp"
+#include "base/text/text_layout.hpp"
 
 namespace gpushm::cli {
 

@@ -10,7 +10,7 @@
 #include <cstddef>
 
 #include "apps/gpushm/exit_status.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 
 namespace gpushm::cli {
 

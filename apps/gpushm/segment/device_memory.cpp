@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/gpushm/segment/device_memory.hpp"
 
-#include "driver/owners.hpp"
-#include "driver/primary_context.hpp"
+#include "gpu/driver/owners.hpp"
+#include "gpu/driver/primary_context.hpp"
 
 namespace gpushm::cli {
 

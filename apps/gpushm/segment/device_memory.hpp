@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "driver/devices.hpp"
+#include "gpu/driver/devices.hpp"
 
 namespace gpushm::cli {
 

@@ -20,8 +20,8 @@
 #include "apps/gpushm/segment/metadata.hpp"
 #include "apps/gpushm/segment/transfer.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "base/text_layout.hpp"
-#include "driver/device_text.hpp"
+#include "base/text/text_layout.hpp"
+#include "gpu/driver/device_text.hpp"
 #include "gpushm/file_export.hpp"
 
 namespace gpushm::cli {

@@ -18,8 +18,8 @@
 #include "apps/gpushm/segment/progress.hpp"
 #include "apps/gpushm/segment/slice_text.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "base/size_text.hpp"
-#include "base/text_layout.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text_layout.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/tensors.hpp"
 

@@ -4,7 +4,7 @@
 #include <cerrno>
 
 #include "apps/gpushm/file_error.hpp"
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "gpushm/types.hpp"
 
 namespace gpushm::cli {

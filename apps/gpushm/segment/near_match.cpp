@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/gpushm/segment/describe.hpp"
-#include "base/names.hpp"
+#include "base/segments/names.hpp"
 #include "gpushm/client.hpp"
 
 namespace gpushm::cli {

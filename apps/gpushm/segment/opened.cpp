@@ -16,7 +16,7 @@
 #include "apps/gpushm/segment/output_file.hpp"
 #include "apps/gpushm/segment/transfer.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "base/text_layout.hpp"
+#include "base/text/text_layout.hpp"
 
 namespace gpushm::cli {
 

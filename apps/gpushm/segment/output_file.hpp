@@ -7,7 +7,7 @@
 #include <string>
 
 #include "apps/support/end_signal.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 
 namespace gpushm::cli {
 

@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "apps/support/duration.hpp"
-#include "base/size_text.hpp"
+#include "base/text/size_text.hpp"
 
 namespace gpushm::cli {
 

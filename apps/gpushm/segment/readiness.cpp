@@ -10,8 +10,8 @@
 #include <cstring>
 #include <string>
 
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
 
 namespace gpushm::cli {
 

@@ -9,8 +9,8 @@
 #include <optional>
 #include <tuple>
 
-#include "base/text.hpp"
-#include "base/text_layout.hpp"
+#include "base/text/text.hpp"
+#include "base/text/text_layout.hpp"
 #include "gpushm/descriptor.h"
 
 namespace gpushm::cli {

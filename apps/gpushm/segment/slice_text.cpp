@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 
 namespace gpushm::cli {
 

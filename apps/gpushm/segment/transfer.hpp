@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/segment.hpp"
 
 namespace gpushm::cli {

@@ -13,7 +13,7 @@
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/connect.hpp"
 #include "apps/support/duration.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 #include "gpushm/client.hpp"
 
 namespace gpushm::cli {

@@ -13,7 +13,7 @@
 #include "apps/gpushmd/metrics/broker_families.hpp"
 #include "apps/gpushmd/metrics/domain_families.hpp"
 #include "apps/gpushmd/metrics/process_families.hpp"
-#include "base/log.hpp"
+#include "base/report/log.hpp"
 #include "domains/protocol/process_usage.hpp"
 
 namespace gpushm::metrics {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "apps/gpushmd/metrics/broker_reading.hpp"
-#include "base/operations.hpp"
+#include "base/report/operations.hpp"
 
 namespace gpushm::metrics {
 

@@ -13,9 +13,9 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/support/oci/config.hpp"
-#include "base/file.hpp"
-#include "base/log.hpp"
-#include "base/syscall.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
+#include "base/report/log.hpp"
 
 namespace gpushm::app::oci {
 

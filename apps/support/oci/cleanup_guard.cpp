@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "apps/support/temp_directory.hpp"
-#include "base/log.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/report/log.hpp"
 
 namespace gpushm::app::oci {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 
 namespace gpushm::app::oci {
 

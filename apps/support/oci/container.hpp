@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "apps/support/oci/bundle.hpp"
-#include "base/child_process.hpp"
+#include "base/process/child_process.hpp"
 
 namespace gpushm::app::oci {
 

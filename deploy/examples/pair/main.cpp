@@ -11,7 +11,7 @@
 #include "apps/support/duration.hpp"
 #include "apps/support/end_signal.hpp"
 #include "apps/support/stop_signal.hpp"
-#include "base/size_text.hpp"
+#include "base/text/size_text.hpp"
 #include "gpushm/client.hpp"
 
 namespace gpushm::pair {

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "base/c_interface.hpp"
+#include "base/report/c_interface.hpp"
 #include "client/c/c_handles.hpp"
 #include "client/channel/channel_consumer.hpp"
 #include "client/channel/channel_names.hpp"

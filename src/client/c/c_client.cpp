@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/c_interface.hpp"
+#include "base/report/c_interface.hpp"
 #include "client/c/c_handles.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/gpushm.h"

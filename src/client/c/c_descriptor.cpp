@@ -4,8 +4,8 @@
 #include <memory>
 #include <utility>
 
-#include "base/c_interface.hpp"
-#include "base/registered_names.hpp"
+#include "base/report/c_interface.hpp"
+#include "base/segments/registered_names.hpp"
 #include "client/c/c_handles.hpp"
 #include "client/segment/process_client.hpp"
 #include "client/segment/registered.hpp"

@@ -7,13 +7,13 @@
 #include <span>
 #include <string>
 
-#include "base/c_interface.hpp"
-#include "base/log.hpp"
+#include "base/report/c_interface.hpp"
+#include "base/report/log.hpp"
 #include "client/c/c_handles.hpp"
 #include "client/ticket/exchange.hpp"
 #include "client/ticket/ticket_file.hpp"
 #include "client/timeline/timeline_impl.hpp"
-#include "wire/ticket.hpp"
+#include "protocol/wire/ticket.hpp"
 
 using gpushm::base::bytes_in;
 using gpushm::base::c_call;

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/c_interface.hpp"
+#include "base/report/c_interface.hpp"
 #include "client/segment/segment_impl.hpp"
 #include "client/segment/subscription_impl.hpp"
 #include "client/timeline/timelines.hpp"

@@ -7,14 +7,14 @@
 #include <string_view>
 #include <vector>
 
-#include "base/c_interface.hpp"
+#include "base/report/c_interface.hpp"
 #include "client/c/c_handles.hpp"
-#include "driver/cuda.hpp"
-#include "driver/owners.hpp"
-#include "driver/primary_context.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/owners.hpp"
+#include "gpu/driver/primary_context.hpp"
+#include "gpu/memory/backends/device_bytes.hpp"
+#include "gpu/streams/stream_operations.hpp"
 #include "gpushm/gpushm.h"
-#include "memory/device_bytes.hpp"
-#include "streams/stream_operations.hpp"
 
 using gpushm::base::bytes_in;
 using gpushm::base::c_call;

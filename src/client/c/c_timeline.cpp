@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/c_interface.hpp"
-#include "base/deadline.hpp"
+#include "base/process/deadline.hpp"
+#include "base/report/c_interface.hpp"
 #include "client/c/c_handles.hpp"
 #include "client/timeline/graph_operations.hpp"
 #include "client/timeline/timeline_impl.hpp"
+#include "gpu/streams/waiting_streams.hpp"
 #include "gpushm/timeline.h"
-#include "streams/waiting_streams.hpp"
 #include "sync/word.hpp"
 
 using gpushm::base::c_call;

@@ -6,18 +6,18 @@
 #include <utility>
 #include <vector>
 
-#include "base/deadline.hpp"
-#include "base/has_gone.hpp"
-#include "base/log.hpp"
-#include "base/syscall.hpp"
-#include "base/thread.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/deadline.hpp"
+#include "base/process/thread.hpp"
+#include "base/report/has_gone.hpp"
+#include "base/report/log.hpp"
 #include "client/channel/channel_names.hpp"
 #include "client/channel/channel_producer.hpp"
 #include "client/segment/subscription_impl.hpp"
 #include "client/segment/unique_name.hpp"
 #include "client/session/subject.hpp"
 #include "client/timeline/stream_turn.hpp"
-#include "streams/stream_operations.hpp"
+#include "gpu/streams/stream_operations.hpp"
 #include "sync/cpu_wait.hpp"
 
 namespace gpushm::detail {

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/deadline.hpp"
-#include "base/log.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/deadline.hpp"
+#include "base/report/log.hpp"
 #include "client/timeline/stream_turn.hpp"
-#include "streams/stream_operations.hpp"
+#include "gpu/streams/stream_operations.hpp"
 #include "sync/cpu_wait.hpp"
 
 namespace gpushm::detail {

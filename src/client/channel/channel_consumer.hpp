@@ -20,9 +20,9 @@
 #include "client/channel/handle_table.hpp"
 #include "client/timeline/timelines.hpp"
 #include "client/timeline/word_poller.hpp"
+#include "gpu/streams/event.hpp"
+#include "gpu/streams/ordered_stores.hpp"
 #include "gpushm/channel.h"
-#include "streams/event.hpp"
-#include "streams/ordered_stores.hpp"
 
 namespace gpushm::detail {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/deadline.hpp"
-#include "base/has_gone.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/deadline.hpp"
+#include "base/report/has_gone.hpp"
 #include "client/channel/channel_claim.hpp"
 #include "client/channel/channel_consumer.hpp"
 #include "client/channel/channel_names.hpp"

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "base/has_gone.hpp"
-#include "base/names.hpp"
+#include "base/report/has_gone.hpp"
+#include "base/segments/names.hpp"
 #include "gpushm/channel.h"
 #include "gpushm/error.hpp"
 

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/deadline.hpp"
-#include "base/log.hpp"
+#include "base/process/deadline.hpp"
+#include "base/report/log.hpp"
 #include "client/channel/channel_names.hpp"
 #include "client/timeline/stream_turn.hpp"
-#include "streams/stream_operations.hpp"
-#include "streams/waiting_streams.hpp"
+#include "gpu/streams/stream_operations.hpp"
+#include "gpu/streams/waiting_streams.hpp"
 #include "sync/cpu_wait.hpp"
 
 namespace gpushm::detail {

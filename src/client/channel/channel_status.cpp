@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/log.hpp"
+#include "base/report/log.hpp"
 #include "channel/table.hpp"
 #include "client/channel/channel_claim.hpp"
 #include "client/channel/channel_names.hpp"

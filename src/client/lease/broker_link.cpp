@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/report/log.hpp"
 #include "client/lease/handback.hpp"
 #include "client/lease/socket_path.hpp"
 

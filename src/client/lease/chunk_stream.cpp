@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "base/deadline.hpp"
+#include "base/process/deadline.hpp"
 
 namespace gpushm::detail {
 

@@ -8,10 +8,10 @@
 #include <optional>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
+#include "base/files/guarded_fd.hpp"
 #include "client/lease/segment_lease.hpp"
 #include "client/session/connection.hpp"
-#include "memory/backend.hpp"
+#include "gpu/memory/backends/backend.hpp"
 
 namespace gpushm::detail {
 

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <utility>
 
-#include "base/log.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/report/log.hpp"
 
 namespace gpushm::detail {
 

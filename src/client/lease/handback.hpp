@@ -5,7 +5,7 @@
 #include <memory>
 #include <stop_token>
 
-#include "base/deadline.hpp"
+#include "base/process/deadline.hpp"
 #include "client/lease/lease_table.hpp"
 #include "client/session/connection.hpp"
 

@@ -7,9 +7,9 @@
 #include <functional>
 #include <limits>
 
-#include "base/exporter_bound.hpp"
-#include "base/log.hpp"
-#include "base/size_text.hpp"
+#include "base/report/log.hpp"
+#include "base/segments/exporter_bound.hpp"
+#include "base/text/size_text.hpp"
 
 namespace gpushm::detail {
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
+#include "base/files/guarded_fd.hpp"
 #include "client/lease/mapping.hpp"
 #include "client/lease/segment_lease.hpp"
 #include "client/session/answer.hpp"

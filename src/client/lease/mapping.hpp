@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "client/lease/segment_lease.hpp"
+#include "gpu/memory/backends/backend.hpp"
 #include "gpushm/types.hpp"
-#include "memory/backend.hpp"
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
 
 namespace gpushm::detail {
 

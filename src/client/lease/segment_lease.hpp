@@ -13,14 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/file.hpp"
-#include "base/guarded_fd.hpp"
+#include "base/files/file.hpp"
+#include "base/files/guarded_fd.hpp"
 #include "client/session/answer.hpp"
 #include "client/session/connection.hpp"
+#include "gpu/memory/backends/backend.hpp"
+#include "gpu/memory/sources/source.hpp"
 #include "gpushm/types.hpp"
-#include "memory/backend.hpp"
-#include "memory/source.hpp"
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
 
 namespace gpushm::detail {
 

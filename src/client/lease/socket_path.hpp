@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/domain_places.hpp"
+#include "base/files/domain_places.hpp"
 
 namespace gpushm::detail {
 

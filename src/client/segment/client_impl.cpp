@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "base/names.hpp"
+#include "base/segments/names.hpp"
 #include "client/lease/socket_path.hpp"
 #include "client/segment/segment_impl.hpp"
 

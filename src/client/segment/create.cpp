@@ -6,13 +6,13 @@
 #include <optional>
 #include <utility>
 
-#include "base/exporter_bound.hpp"
-#include "base/names.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/segments/exporter_bound.hpp"
+#include "base/segments/names.hpp"
 #include "client/segment/client_impl.hpp"
 #include "client/segment/remote_ticket.hpp"
 #include "client/segment/segment_impl.hpp"
-#include "memory/source.hpp"
+#include "gpu/memory/sources/source.hpp"
 
 namespace gpushm::detail {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "base/names.hpp"
+#include "base/segments/names.hpp"
 #include "client/segment/client_impl.hpp"
 
 namespace gpushm::detail {

@@ -8,13 +8,13 @@
 #include <set>
 #include <utility>
 
-#include "base/deadline.hpp"
-#include "base/exporter_bound.hpp"
-#include "base/fork_guard.hpp"
-#include "base/syscall.hpp"
+#include "base/files/fork_guard.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/deadline.hpp"
+#include "base/segments/exporter_bound.hpp"
 #include "client/segment/remote_ticket.hpp"
 #include "client/session/answer_check.hpp"
-#include "memory/remote_memory.hpp"
+#include "gpu/memory/sources/remote_memory.hpp"
 
 namespace gpushm::detail {
 

@@ -13,9 +13,9 @@
 #include "client/lease/segment_lease.hpp"
 #include "client/session/answer.hpp"
 #include "client/session/request_lane.hpp"
-#include "driver/devices.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/memory/backends/backend.hpp"
 #include "gpushm/client.hpp"
-#include "memory/backend.hpp"
 
 namespace gpushm::detail {
 

@@ -5,15 +5,15 @@
 #include <limits>
 #include <utility>
 
-#include "base/exporter_bound.hpp"
-#include "base/names.hpp"
+#include "base/segments/exporter_bound.hpp"
+#include "base/segments/names.hpp"
 #include "client/lease/chunk_stream.hpp"
 #include "client/segment/client_impl.hpp"
 #include "client/segment/offers.hpp"
 #include "client/segment/remote_ticket.hpp"
 #include "client/segment/segment_impl.hpp"
 #include "client/session/answer_check.hpp"
-#include "memory/backend.hpp"
+#include "gpu/memory/backends/backend.hpp"
 
 namespace gpushm::detail {
 

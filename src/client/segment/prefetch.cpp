@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/exporter_bound.hpp"
-#include "base/log.hpp"
+#include "base/report/log.hpp"
+#include "base/segments/exporter_bound.hpp"
 #include "client/segment/client_impl.hpp"
 #include "client/session/answer_check.hpp"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/domain_places.hpp"
+#include "base/files/domain_places.hpp"
 #include "client/session/fork_guard.hpp"
 
 namespace gpushm::detail {

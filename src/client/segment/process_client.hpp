@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "base/fork_guard.hpp"
+#include "base/files/fork_guard.hpp"
 #include "client/segment/client_impl.hpp"
 
 namespace gpushm::detail {

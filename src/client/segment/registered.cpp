@@ -15,9 +15,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/file.hpp"
-#include "base/process.hpp"
-#include "base/registered_names.hpp"
+#include "base/files/file.hpp"
+#include "base/process/process.hpp"
+#include "base/segments/registered_names.hpp"
 #include "client/segment/client_impl.hpp"
 #include "client/session/answer_check.hpp"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "client/lease/lease_table.hpp"
 #include "client/lease/segment_lease.hpp"
 #include "client/session/fork_guard.hpp"

@@ -7,10 +7,10 @@
 #include <string_view>
 
 #include "client/lease/segment_lease.hpp"
-#include "memory/remote_memory.hpp"
-#include "memory/source.hpp"
-#include "wire/messages.hpp"
-#include "wire/ticket.hpp"
+#include "gpu/memory/sources/remote_memory.hpp"
+#include "gpu/memory/sources/source.hpp"
+#include "protocol/wire/messages.hpp"
+#include "protocol/wire/ticket.hpp"
 
 namespace gpushm::detail {
 

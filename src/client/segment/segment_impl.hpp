@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "base/log.hpp"
+#include "base/report/log.hpp"
 #include "client/lease/lease_table.hpp"
 #include "client/lease/mapping.hpp"
 #include "client/session/fork_guard.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "base/log.hpp"
+#include "base/report/log.hpp"
 #include "client/segment/client_impl.hpp"
 #include "client/segment/subscription_impl.hpp"
 #include "gpushm/client.hpp"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/wakeup.hpp"
+#include "base/process/wakeup.hpp"
 #include "client/session/connection.hpp"
 
 namespace gpushm::detail {

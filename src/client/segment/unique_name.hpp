@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "base/file.hpp"
-#include "base/hex.hpp"
+#include "base/files/file.hpp"
+#include "base/text/hex.hpp"
 
 namespace gpushm::detail {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/session/answer_check.hpp"
 
-#include "base/exporter_bound.hpp"
+#include "base/segments/exporter_bound.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::detail {

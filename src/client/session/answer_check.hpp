@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
 
 namespace gpushm::detail {
 

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/exporter_bound.hpp"
-#include "base/log.hpp"
-#include "base/syscall.hpp"
-#include "base/thread.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/thread.hpp"
+#include "base/report/log.hpp"
+#include "base/segments/exporter_bound.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
 
 namespace gpushm::detail {
 

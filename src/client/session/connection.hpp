@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/deadline.hpp"
-#include "base/file.hpp"
-#include "base/guarded_fd.hpp"
+#include "base/files/file.hpp"
+#include "base/files/guarded_fd.hpp"
+#include "base/process/deadline.hpp"
 #include "client/session/answer.hpp"
 #include "client/session/fork_guard.hpp"
 #include "client/session/handshake.hpp"
@@ -28,9 +28,9 @@
 #include "client/session/send_queue.hpp"
 #include "client/session/subject.hpp"
 #include "gpushm/client.hpp"
-#include "wire/messages.hpp"
-#include "wire/packet_buffer.hpp"
-#include "wire/state_table.hpp"
+#include "protocol/wire/messages.hpp"
+#include "protocol/wire/packet_buffer.hpp"
+#include "protocol/wire/state_table.hpp"
 
 namespace gpushm::detail {
 

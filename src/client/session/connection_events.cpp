@@ -10,10 +10,10 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/log.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/report/log.hpp"
 #include "client/session/connection.hpp"
-#include "wire/codec.hpp"
+#include "protocol/wire/codec.hpp"
 
 namespace gpushm::detail {
 

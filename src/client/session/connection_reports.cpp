@@ -2,9 +2,9 @@
 // Reports of this client's opens and items, for the broker's counters.
 #include <utility>
 
-#include "base/log.hpp"
+#include "base/report/log.hpp"
 #include "client/session/connection.hpp"
-#include "wire/codec.hpp"
+#include "protocol/wire/codec.hpp"
 
 namespace gpushm::detail {
 

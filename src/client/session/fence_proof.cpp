@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/device_files.hpp"
-#include "base/fork_guard.hpp"
-#include "base/syscall.hpp"
+#include "base/files/device_files.hpp"
+#include "base/files/fork_guard.hpp"
+#include "base/files/syscall.hpp"
 
 namespace gpushm::detail {
 

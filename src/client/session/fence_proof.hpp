@@ -4,7 +4,7 @@
 #include <array>
 #include <span>
 
-#include "base/guarded_fd.hpp"
+#include "base/files/guarded_fd.hpp"
 #include "gpushm/types.hpp"
 
 namespace gpushm::detail {
@@ -12,7 +12,7 @@ namespace gpushm::detail {
 /// Descriptors by which a broker determines when this process can no longer write.
 class fence_proof {
  public:
-  /// Reads /proc if this process has the driver open, and children (base/device_files.hpp).
+  /// Reads /proc if this process has the driver open, and children (base/files/device_files.hpp).
   /// Throws too_many_descriptors.
   fence_proof();
 

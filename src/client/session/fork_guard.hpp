@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/fork_guard.hpp"
+#include "base/files/fork_guard.hpp"
 
 namespace gpushm::detail {
 

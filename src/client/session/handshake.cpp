@@ -10,18 +10,18 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.hpp"
-#include "base/process.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/process.hpp"
+#include "base/report/log.hpp"
 #include "client/session/answer.hpp"
 #include "client/session/fence_proof.hpp"
 #include "client/session/request_lane.hpp"
 #include "client/session/subject.hpp"
-#include "transport/credentials.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
-#include "wire/packet_buffer.hpp"
-#include "wire/state_table.hpp"
+#include "protocol/transport/credentials.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
+#include "protocol/wire/packet_buffer.hpp"
+#include "protocol/wire/state_table.hpp"
 
 namespace gpushm::detail {
 

@@ -6,13 +6,13 @@
 #include <span>
 #include <string>
 
-#include "base/deadline.hpp"
-#include "base/file.hpp"
-#include "base/guarded_fd.hpp"
+#include "base/files/file.hpp"
+#include "base/files/guarded_fd.hpp"
+#include "base/process/deadline.hpp"
 #include "client/session/subject.hpp"
 #include "gpushm/client.hpp"
-#include "wire/messages.hpp"
-#include "wire/state_table.hpp"
+#include "protocol/wire/messages.hpp"
+#include "protocol/wire/state_table.hpp"
 
 namespace gpushm::detail {
 

@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/log.hpp"
-#include "base/thread.hpp"
+#include "base/process/thread.hpp"
+#include "base/report/log.hpp"
 
 namespace gpushm::detail {
 

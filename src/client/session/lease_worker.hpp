@@ -13,7 +13,7 @@
 #include <unordered_map>
 
 #include "gpushm/types.hpp"
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
 
 namespace gpushm::detail {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
 
 namespace gpushm::detail {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/session/request_lane.hpp"
 
-#include "base/deadline.hpp"
-#include "transport/packet_socket.hpp"
-#include "wire/codec.hpp"
+#include "base/process/deadline.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
 
 namespace gpushm::detail {
 

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
+#include "base/files/guarded_fd.hpp"
 #include "client/session/send_queue.hpp"
-#include "wire/messages.hpp"
-#include "wire/packet_buffer.hpp"
+#include "protocol/wire/messages.hpp"
+#include "protocol/wire/packet_buffer.hpp"
 
 namespace gpushm::detail {
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "wire/codec.hpp"
+#include "protocol/wire/codec.hpp"
 
 namespace gpushm::detail {
 

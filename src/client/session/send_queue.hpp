@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gpushm/types.hpp"
-#include "transport/packet_socket.hpp"
+#include "protocol/transport/packet_socket.hpp"
 
 namespace gpushm::detail {
 

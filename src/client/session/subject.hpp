@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "gpushm/error.hpp"
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
 
 namespace gpushm::detail {
 

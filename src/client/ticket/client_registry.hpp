@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "base/fork_guard.hpp"
+#include "base/files/fork_guard.hpp"
 #include "client/timeline/timelines.hpp"
 
 namespace gpushm::detail {

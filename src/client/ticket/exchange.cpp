@@ -6,14 +6,14 @@
 #include <mutex>
 #include <utility>
 
-#include "base/fork_guard.hpp"
-#include "base/log.hpp"
+#include "base/files/fork_guard.hpp"
+#include "base/report/log.hpp"
 #include "client/lease/socket_path.hpp"
 #include "client/segment/remote_ticket.hpp"
 #include "client/ticket/client_registry.hpp"
 #include "client/timeline/local_pages.hpp"
 #include "client/timeline/timeline_impl.hpp"
-#include "memory/source.hpp"
+#include "gpu/memory/sources/source.hpp"
 
 namespace gpushm::detail {
 

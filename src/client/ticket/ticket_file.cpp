@@ -11,12 +11,12 @@
 #include <memory>
 #include <utility>
 
-#include "base/deadline.hpp"
-#include "base/guarded_fd.hpp"
-#include "base/log.hpp"
-#include "base/syscall.hpp"
+#include "base/files/guarded_fd.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/deadline.hpp"
+#include "base/report/log.hpp"
 #include "gpushm/error.hpp"
-#include "wire/ticket.hpp"
+#include "protocol/wire/ticket.hpp"
 
 namespace gpushm::detail {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
+#include "base/files/guarded_fd.hpp"
 #include "client/ticket/exchange.hpp"
 
 namespace gpushm::detail {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "client/timeline/timeline_impl.hpp"
+#include "gpu/streams/stream_operations.hpp"
 #include "gpushm/timeline.h"
-#include "streams/stream_operations.hpp"
 
 /// The handle of the C interface, which has the contracts: operations of one node of a graph. Their
 /// timelines may be closed before; their memory stays mapped as long as this exists.

@@ -9,8 +9,8 @@
 #include <mutex>
 #include <string>
 
-#include "base/process.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/process.hpp"
 #include "client/session/fence_proof.hpp"
 #include "client/timeline/signaler_watch.hpp"
 #include "sync/signal_page_file.hpp"

@@ -6,9 +6,9 @@
 #include <memory>
 #include <utility>
 
-#include "base/fork_guard.hpp"
+#include "base/files/fork_guard.hpp"
 #include "client/timeline/signal_pages.hpp"
-#include "wire/ticket.hpp"
+#include "protocol/wire/ticket.hpp"
 
 namespace gpushm::detail {
 

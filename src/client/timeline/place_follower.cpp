@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/deadline.hpp"
+#include "base/process/deadline.hpp"
 #include "client/lease/segment_lease.hpp"
 #include "client/session/fork_guard.hpp"
 

@@ -11,9 +11,9 @@
 #include <numeric>
 #include <utility>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "client/session/connection.hpp"
-#include "streams/retired_pages.hpp"
+#include "gpu/streams/retired_pages.hpp"
 
 namespace gpushm::detail {
 

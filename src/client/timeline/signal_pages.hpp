@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "client/lease/segment_lease.hpp"
-#include "streams/registered_page.hpp"
+#include "gpu/streams/registered_page.hpp"
 #include "sync/signal_page.hpp"
 
 namespace gpushm::detail {
@@ -28,7 +28,7 @@ class mapped_page {
   mapped_page(int file, bool is_own, std::shared_ptr<const void> keeps);
   mapped_page(const mapped_page&) = delete;
   mapped_page& operator=(const mapped_page&) = delete;
-  /// Does not wait for streams (streams/retired_pages.hpp).
+  /// Does not wait for streams (gpu/streams/retired_pages.hpp).
   ~mapped_page();
 
   /// Precondition: it is a broker's.

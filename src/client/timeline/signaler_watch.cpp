@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/thread.hpp"
+#include "base/process/thread.hpp"
 #include "sync/signal_page_file.hpp"
 
 namespace gpushm::detail {

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
-#include "base/wakeup.hpp"
+#include "base/files/guarded_fd.hpp"
+#include "base/process/wakeup.hpp"
 
 namespace gpushm::detail {
 

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/deadline.hpp"
+#include "base/process/deadline.hpp"
 #include "client/session/fork_guard.hpp"
 #include "client/timeline/graph_operations.hpp"
 #include "client/timeline/stream_turn.hpp"
 #include "client/timeline/timeline_impl.hpp"
-#include "streams/stream_operations.hpp"
+#include "gpu/streams/stream_operations.hpp"
 
 namespace {
 

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "base/deadline.hpp"
+#include "base/process/deadline.hpp"
 #include "client/session/subject.hpp"
+#include "gpu/streams/event.hpp"
 #include "gpushm/error.hpp"
-#include "streams/event.hpp"
 #include "sync/cpu_wait.hpp"
 
 namespace gpushm::detail {

@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "client/timeline/signal_pages.hpp"
-#include "driver/cuda_abi.hpp"
+#include "gpu/driver/cuda_abi.hpp"
+#include "gpu/streams/waiting_streams.hpp"
 #include "gpushm/error.hpp"
-#include "streams/waiting_streams.hpp"
 #include "sync/word.hpp"
 
 namespace gpushm::detail {

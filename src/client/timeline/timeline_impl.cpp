@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "base/deadline.hpp"
-#include "base/log.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/deadline.hpp"
+#include "base/report/log.hpp"
 #include "client/segment/remote_ticket.hpp"
 #include "client/timeline/stream_turn.hpp"
 #include "sync/cpu_wait.hpp"

@@ -16,11 +16,11 @@
 #include "client/timeline/signal_pages.hpp"
 #include "client/timeline/timelines.hpp"
 #include "client/timeline/word_poller.hpp"
+#include "gpu/streams/ordered_stores.hpp"
 #include "gpushm/timeline.h"
-#include "streams/ordered_stores.hpp"
+#include "protocol/wire/ticket.hpp"
 #include "sync/cpu_wait.hpp"
 #include "sync/signal_page.hpp"
-#include "wire/ticket.hpp"
 
 struct gpushm_graph_operations;
 namespace gpushm::detail {

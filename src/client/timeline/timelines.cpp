@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/deadline.hpp"
-#include "base/names.hpp"
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/deadline.hpp"
+#include "base/segments/names.hpp"
 #include "client/segment/offers.hpp"
 #include "client/segment/segment_impl.hpp"
 #include "client/segment/unique_name.hpp"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/deadline.hpp"
+#include "base/process/deadline.hpp"
 
 namespace gpushm::detail {
 

@@ -4,10 +4,10 @@
 #include <optional>
 #include <utility>
 
-#include "base/deadline.hpp"
-#include "base/syscall.hpp"
-#include "transport/credentials.hpp"
-#include "transport/packet_socket.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/deadline.hpp"
+#include "protocol/transport/credentials.hpp"
+#include "protocol/transport/packet_socket.hpp"
 
 namespace gpushm::domains {
 

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file.hpp"
-#include "base/text.hpp"
+#include "base/files/file.hpp"
+#include "base/text/text.hpp"
 
 namespace gpushm::domains {
 

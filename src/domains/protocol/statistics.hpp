@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/request_latency.hpp"
+#include "base/report/request_latency.hpp"
 #include "domains/protocol/process_usage.hpp"
 #include "domains/protocol/usage.hpp"
 #include "gpushm/broker.hpp"

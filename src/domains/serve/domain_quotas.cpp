@@ -6,10 +6,10 @@
 #include <string>
 #include <utility>
 
-#include "base/file.hpp"
-#include "base/log.hpp"
-#include "base/staged_file.hpp"
-#include "broker/hub.hpp"
+#include "base/files/file.hpp"
+#include "base/files/staged_file.hpp"
+#include "base/report/log.hpp"
+#include "broker/hub/hub.hpp"
 #include "domains/serve/domain_set.hpp"
 #include "gpushm/error.hpp"
 

@@ -8,11 +8,11 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/deadline.hpp"
-#include "base/file.hpp"
-#include "base/log.hpp"
-#include "base/retry.hpp"
-#include "broker/hub.hpp"
+#include "base/files/file.hpp"
+#include "base/process/deadline.hpp"
+#include "base/process/retry.hpp"
+#include "base/report/log.hpp"
+#include "broker/hub/hub.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "domains/serve/receipt_key.hpp"
 #include "domains/serve/run_directory.hpp"

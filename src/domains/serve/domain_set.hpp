@@ -17,15 +17,15 @@
 #include <thread>
 #include <vector>
 
-#include "base/busy_names.hpp"
-#include "base/unique_fd.hpp"
-#include "broker/inheritance.hpp"
-#include "broker/running_server.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/busy_names.hpp"
+#include "broker/server/running_server.hpp"
 #include "core/budget.hpp"
 #include "domains/protocol/messages.hpp"
 #include "domains/serve/quota_rules.hpp"
 #include "domains/serve/start_counts.hpp"
 #include "gpushm/broker.hpp"
+#include "succession/recorder/inheritance.hpp"
 
 namespace gpushm::domains {
 

@@ -9,17 +9,17 @@
 #include <string_view>
 #include <utility>
 
-#include "base/file.hpp"
-#include "base/log.hpp"
-#include "base/retry.hpp"
-#include "base/size_text.hpp"
-#include "base/staged_file.hpp"
-#include "base/text.hpp"
-#include "broker/descriptor_shelf.hpp"
-#include "broker/hub.hpp"
+#include "base/files/file.hpp"
+#include "base/files/staged_file.hpp"
+#include "base/process/retry.hpp"
+#include "base/report/log.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text.hpp"
+#include "broker/hub/hub.hpp"
 #include "domains/serve/domain_set.hpp"
 #include "domains/serve/run_directory.hpp"
 #include "gpushm/error.hpp"
+#include "succession/recorder/descriptor_shelf.hpp"
 
 namespace gpushm::domains {
 

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/deadline.hpp"
-#include "base/log.hpp"
-#include "base/quoted.hpp"
-#include "base/size_text.hpp"
-#include "broker/hub.hpp"
+#include "base/process/deadline.hpp"
+#include "base/report/log.hpp"
+#include "base/text/quoted.hpp"
+#include "base/text/size_text.hpp"
+#include "broker/hub/hub.hpp"
 #include "domains/serve/domain_set.hpp"
 #include "domains/serve/run_directory.hpp"
 #include "domains/serve/segment_rows.hpp"

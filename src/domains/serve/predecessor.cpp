@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.hpp"
-#include "broker/descriptor_shelf.hpp"
-#include "keeper/inherited_descriptors.hpp"
+#include "base/report/log.hpp"
+#include "succession/descriptor_store/inherited_descriptors.hpp"
+#include "succession/recorder/descriptor_shelf.hpp"
 
 namespace gpushm::domains {
 

@@ -4,8 +4,8 @@
 #include <map>
 #include <string>
 
-#include "broker/inheritance.hpp"
-#include "keeper/descriptor_store.hpp"
+#include "succession/descriptor_store/descriptor_store.hpp"
+#include "succession/recorder/inheritance.hpp"
 
 namespace gpushm::domains {
 

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "base/size_text.hpp"
-#include "base/text.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::domains {

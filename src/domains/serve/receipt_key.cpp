@@ -9,10 +9,10 @@
 #include <array>
 #include <string_view>
 
-#include "base/file.hpp"
-#include "base/staged_file.hpp"
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/file.hpp"
+#include "base/files/staged_file.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::domains {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "broker/segment_ledger.hpp"
+#include "succession/recorder/segment_ledger.hpp"
 
 namespace gpushm::domains {
 

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <system_error>
 
-#include "base/retry.hpp"
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/process/retry.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::domains {

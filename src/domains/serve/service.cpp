@@ -10,14 +10,14 @@
 #include <chrono>
 #include <utility>
 
-#include "base/deadline.hpp"
-#include "base/log.hpp"
-#include "base/syscall.hpp"
-#include "base/thread.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/deadline.hpp"
+#include "base/process/thread.hpp"
+#include "base/report/log.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "domains/serve/run_directory.hpp"
-#include "transport/credentials.hpp"
-#include "transport/packet_socket.hpp"
+#include "protocol/transport/credentials.hpp"
+#include "protocol/transport/packet_socket.hpp"
 
 namespace gpushm::domains {
 

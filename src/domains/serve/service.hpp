@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
+#include "base/files/guarded_fd.hpp"
 #include "domains/protocol/messages.hpp"
 #include "domains/serve/domain_set.hpp"
-#include "transport/listener.hpp"
+#include "protocol/transport/listener.hpp"
 
 namespace gpushm::domains {
 

@@ -5,10 +5,10 @@
 #include <optional>
 #include <string_view>
 
-#include "base/file.hpp"
-#include "base/log.hpp"
-#include "base/staged_file.hpp"
-#include "base/text.hpp"
+#include "base/files/file.hpp"
+#include "base/files/staged_file.hpp"
+#include "base/report/log.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::domains {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "keeper/descriptor_store.hpp"
+#include "succession/descriptor_store/descriptor_store.hpp"
 
 namespace gpushm::domains {
 

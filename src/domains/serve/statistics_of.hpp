@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "broker/closer.hpp"
-#include "broker/counters.hpp"
-#include "broker/request_counts.hpp"
+#include "broker/hub/closer.hpp"
+#include "broker/hub/counters.hpp"
+#include "broker/hub/request_counts.hpp"
 #include "core/domain.hpp"
 #include "domains/protocol/statistics.hpp"
 

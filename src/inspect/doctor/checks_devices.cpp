@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 #include "inspect/doctor/rules.hpp"
 
 namespace gpushm::inspect::rules {

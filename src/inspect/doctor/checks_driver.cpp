@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include "base/text.hpp"
-#include "driver/cuda.hpp"
+#include "base/text/text.hpp"
+#include "gpu/driver/cuda.hpp"
 #include "inspect/doctor/rules.hpp"
 
 namespace gpushm::inspect::rules {

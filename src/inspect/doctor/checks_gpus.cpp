@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "driver/xid.hpp"
+#include "gpu/driver/xid.hpp"
 #include "inspect/doctor/rules.hpp"
 
 namespace gpushm::inspect::rules {

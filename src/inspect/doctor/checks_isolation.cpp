@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/size_text.hpp"
-#include "driver/connections.hpp"
+#include "base/text/size_text.hpp"
+#include "gpu/driver/connections.hpp"
 #include "inspect/doctor/rules.hpp"
 
 namespace gpushm::inspect::rules {

@@ -8,7 +8,7 @@
 #include <charconv>
 #include <utility>
 
-#include "base/size_text.hpp"
+#include "base/text/size_text.hpp"
 
 extern "C" {
 #include "ipc/numbers.h"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "driver/cuda.hpp"
+#include "gpu/driver/cuda.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::inspect {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 #include "inspect/explain/match.hpp"
 

@@ -7,7 +7,7 @@
 #include <array>
 #include <optional>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 
 namespace gpushm::inspect {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <tuple>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 #include "inspect/explain/evidence.hpp"
 #include "inspect/explain/index.hpp"
 #include "inspect/explain/match.hpp"

@@ -4,10 +4,10 @@
 #include <array>
 #include <set>
 
-#include "driver/cuda.hpp"
-#include "driver/device_text.hpp"
-#include "driver/devices.hpp"
-#include "driver/nvml.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/device_text.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/nvml.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::inspect {

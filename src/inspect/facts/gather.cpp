@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/text.hpp"
-#include "driver/device_text.hpp"
+#include "base/text/text.hpp"
+#include "gpu/driver/device_text.hpp"
 #include "inspect/facts/gather_parts.hpp"
 
 namespace gpushm::inspect {

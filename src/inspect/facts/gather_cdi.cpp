@@ -4,8 +4,8 @@
 #include <map>
 #include <utility>
 
-#include "cdi/document/parse.hpp"
-#include "cdi/registry/registry.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "containers/cdi/registry/registry.hpp"
 #include "inspect/facts/gather_parts.hpp"
 
 namespace gpushm::inspect {

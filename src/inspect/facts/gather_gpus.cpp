@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <set>
 
-#include "base/text.hpp"
-#include "driver/device_text.hpp"
+#include "base/text/text.hpp"
+#include "gpu/driver/device_text.hpp"
 #include "inspect/facts/gather_parts.hpp"
 
 namespace gpushm::inspect {

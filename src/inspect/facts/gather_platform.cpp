@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <array>
 
-#include "base/domain_places.hpp"
-#include "base/text.hpp"
+#include "base/files/domain_places.hpp"
+#include "base/text/text.hpp"
 #include "inspect/facts/gather_parts.hpp"
 
 namespace gpushm::inspect {

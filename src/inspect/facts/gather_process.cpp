@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 #include "inspect/facts/gather_parts.hpp"
 #include "inspect/facts/known_variables.hpp"
 

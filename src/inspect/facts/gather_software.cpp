@@ -5,7 +5,7 @@
 #include <array>
 #include <set>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 #include "inspect/facts/gather_parts.hpp"
 
 namespace gpushm::inspect {

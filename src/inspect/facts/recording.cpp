@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 #include "inspect/facts/json.hpp"
 

@@ -13,10 +13,10 @@
 #include <cstdlib>
 #include <set>
 
-#include "base/syscall.hpp"
-#include "base/text.hpp"
-#include "base/unique_fd.hpp"
-#include "driver/devices.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
+#include "base/text/text.hpp"
+#include "gpu/driver/devices.hpp"
 #include "inspect/facts/known_variables.hpp"
 #include "inspect/facts/recording.hpp"
 

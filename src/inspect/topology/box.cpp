@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "base/size_text.hpp"
-#include "base/text.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text.hpp"
 #include "inspect/topology/model.hpp"
 
 namespace gpushm::inspect {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
-#include "base/size_text.hpp"
-#include "base/text.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text.hpp"
 #include "inspect/topology/model.hpp"
 
 namespace gpushm::inspect {

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <map>
 
-#include "base/syscall.hpp"
-#include "base/text.hpp"
+#include "base/files/syscall.hpp"
+#include "base/text/text.hpp"
 
 namespace gpushm::inspect {
 

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <limits>
 
-#include "base/size_text.hpp"
-#include "base/text.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text.hpp"
 #include "inspect/topology/box.hpp"
 #include "inspect/topology/canvas.hpp"
 #include "inspect/topology/model.hpp"

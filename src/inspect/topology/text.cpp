@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <set>
 
-#include "base/size_text.hpp"
-#include "base/text_layout.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text_layout.hpp"
 #include "inspect/doctor/check.hpp"
 #include "inspect/topology/model.hpp"
 

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 #include "kubernetes/api_client/client.hpp"
 
 namespace gpushm::kube {

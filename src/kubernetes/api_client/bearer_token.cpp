@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/file.hpp"
-#include "base/syscall.hpp"
-#include "base/text.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
+#include "base/text/text.hpp"
 
 namespace gpushm::kube {
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/size_text.hpp"
+#include "base/text/size_text.hpp"
 #include "kubernetes/api_client/bearer_token.hpp"
 #include "kubernetes/api_client/connection_pool.hpp"
 #include "kubernetes/api_client/reply.hpp"

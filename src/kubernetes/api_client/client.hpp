@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/operations.hpp"
+#include "base/report/operations.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::kube {

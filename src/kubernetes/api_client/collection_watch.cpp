@@ -7,8 +7,8 @@
 #include <optional>
 #include <thread>
 
-#include "base/backoff.hpp"
-#include "base/log.hpp"
+#include "base/process/backoff.hpp"
+#include "base/report/log.hpp"
 #include "kubernetes/api_client/client.hpp"
 
 namespace gpushm::kube {

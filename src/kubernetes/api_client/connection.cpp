@@ -6,7 +6,7 @@
 #include <mutex>
 #include <new>
 
-#include "base/quoted.hpp"
+#include "base/text/quoted.hpp"
 
 namespace gpushm::kube {
 

@@ -6,13 +6,13 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/file.hpp"
-#include "base/quoted.hpp"
-#include "base/syscall.hpp"
-#include "base/text.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
+#include "base/text/quoted.hpp"
+#include "base/text/text.hpp"
+#include "containers/yaml/reader.hpp"
 #include "kubernetes/api_client/base64.hpp"
 #include "kubernetes/api_client/client.hpp"
-#include "yaml/reader.hpp"
 
 namespace gpushm::kube {
 

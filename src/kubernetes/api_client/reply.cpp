@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/quoted.hpp"
-#include "base/text.hpp"
+#include "base/text/quoted.hpp"
+#include "base/text/text.hpp"
 #include "kubernetes/api_client/resource_path.hpp"
 
 namespace gpushm::kube {

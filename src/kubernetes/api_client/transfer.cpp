@@ -6,7 +6,7 @@
 #include <csignal>
 #include <ctime>
 
-#include "base/size_text.hpp"
+#include "base/text/size_text.hpp"
 #include "kubernetes/api_client/transfer_failure.hpp"
 
 namespace gpushm::kube {

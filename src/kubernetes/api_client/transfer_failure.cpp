@@ -5,7 +5,7 @@
 
 #include <new>
 
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 
 namespace gpushm::kube {
 

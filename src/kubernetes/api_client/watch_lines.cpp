@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubernetes/api_client/watch_lines.hpp"
 
-#include "base/quoted.hpp"
-#include "base/size_text.hpp"
-#include "base/text.hpp"
+#include "base/text/quoted.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text.hpp"
 
 namespace gpushm::kube {
 

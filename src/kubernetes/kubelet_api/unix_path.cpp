@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 
 namespace gpushm::kubelet {
 

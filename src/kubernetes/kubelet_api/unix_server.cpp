@@ -8,7 +8,7 @@
 
 #include <utility>
 
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/kubelet_api/unix_path.hpp"
 

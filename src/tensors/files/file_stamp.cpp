@@ -9,7 +9,7 @@
 #include <chrono>
 #include <ctime>
 
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::weights {

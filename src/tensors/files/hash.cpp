@@ -5,7 +5,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "base/hex.hpp"
+#include "base/text/hex.hpp"
 
 namespace gpushm::weights {
 

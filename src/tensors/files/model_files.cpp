@@ -16,10 +16,10 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/log.hpp"
-#include "base/quoted.hpp"
-#include "base/syscall.hpp"
-#include "base/text.hpp"
+#include "base/files/syscall.hpp"
+#include "base/report/log.hpp"
+#include "base/text/quoted.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 #include "tensors/files/hash.hpp"
 #include "tensors/files/tensor_json.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
+#include "base/files/guarded_fd.hpp"
 #include "tensors/files/file_stamp.hpp"
 #include "tensors/files/strided.hpp"
 #include "tensors/files/tensor.hpp"

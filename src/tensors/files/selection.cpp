@@ -11,8 +11,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/quoted.hpp"
-#include "base/text.hpp"
+#include "base/text/quoted.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 #include "tensors/files/hash.hpp"
 

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <unordered_set>
 
-#include "base/quoted.hpp"
+#include "base/text/quoted.hpp"
 
 namespace gpushm::weights {
 

@@ -10,8 +10,8 @@
 #include <tuple>
 #include <type_traits>
 
-#include "base/names.hpp"
-#include "base/quoted.hpp"
+#include "base/segments/names.hpp"
+#include "base/text/quoted.hpp"
 
 namespace gpushm::weights {
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/c_interface.hpp"
-#include "base/quoted.hpp"
+#include "base/report/c_interface.hpp"
+#include "base/text/quoted.hpp"
 #include "client/c/c_handles.hpp"
 #include "gpushm/tensors.hpp"
 #include "tensors/files/layout.hpp"

@@ -10,14 +10,14 @@
 #include <string>
 #include <utility>
 
-#include "base/file.hpp"
-#include "base/page_size.hpp"
-#include "driver/cuda.hpp"
-#include "driver/owners.hpp"
-#include "driver/primary_context.hpp"
+#include "base/files/file.hpp"
+#include "base/files/page_size.hpp"
+#include "gpu/driver/cuda.hpp"
+#include "gpu/driver/owners.hpp"
+#include "gpu/driver/primary_context.hpp"
+#include "gpu/streams/registered_page.hpp"
+#include "gpu/streams/retired_pages.hpp"
 #include "gpushm/error.hpp"
-#include "streams/registered_page.hpp"
-#include "streams/retired_pages.hpp"
 #include "tensors/loads/block_buffer.hpp"
 
 namespace gpushm::weights {

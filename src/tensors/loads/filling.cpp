@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/thread.hpp"
+#include "base/process/thread.hpp"
 #include "tensors/files/hash.hpp"
 #include "tensors/files/layout.hpp"
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "base/guarded_fd.hpp"
-#include "base/syscall.hpp"
+#include "base/files/guarded_fd.hpp"
+#include "base/files/syscall.hpp"
 #include "gpushm/error.hpp"
 #include "tensors/files/hash.hpp"
 

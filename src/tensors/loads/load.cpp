@@ -9,14 +9,14 @@
 #include <string_view>
 #include <utility>
 
-#include "base/cpu_limit.hpp"
-#include "base/deadline.hpp"
-#include "base/has_gone.hpp"
-#include "base/log.hpp"
-#include "base/quoted.hpp"
-#include "base/syscall.hpp"
-#include "driver/device_text.hpp"
-#include "driver/devices.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/cpu_limit.hpp"
+#include "base/process/deadline.hpp"
+#include "base/report/has_gone.hpp"
+#include "base/report/log.hpp"
+#include "base/text/quoted.hpp"
+#include "gpu/driver/device_text.hpp"
+#include "gpu/driver/devices.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/timeline.hpp"
 #include "tensors/files/hash.hpp"

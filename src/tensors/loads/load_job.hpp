@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/hex.hpp"
+#include "base/text/hex.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/tensors.hpp"
 #include "tensors/files/layout.hpp"

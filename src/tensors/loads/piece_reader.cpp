@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <string>
 
-#include "base/syscall.hpp"
+#include "base/files/syscall.hpp"
 #include "gpushm/error.hpp"
 #include "tensors/loads/copy_lane.hpp"
 

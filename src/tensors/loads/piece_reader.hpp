@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "base/guarded_fd.hpp"
+#include "base/files/guarded_fd.hpp"
 #include "gpushm/tensors.hpp"
 #include "tensors/files/layout.hpp"
 #include "tensors/files/model_files.hpp"

@@ -4,9 +4,9 @@
 #include <exception>
 #include <utility>
 
-#include "base/log.hpp"
-#include "base/thread.hpp"
-#include "driver/devices.hpp"
+#include "base/process/thread.hpp"
+#include "base/report/log.hpp"
+#include "gpu/driver/devices.hpp"
 
 namespace gpushm::weights {
 

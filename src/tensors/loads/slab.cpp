@@ -11,9 +11,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/file.hpp"
-#include "base/hex.hpp"
-#include "base/quoted.hpp"
+#include "base/files/file.hpp"
+#include "base/text/hex.hpp"
+#include "base/text/quoted.hpp"
 #include "gpushm/error.hpp"
 #include "tensors/files/hash.hpp"
 #include "tensors/files/layout.hpp"

@@ -27,11 +27,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/patient_client.hpp"
-#include "testing/process/proc_counters.hpp"
 #include "tests/share/agent_memory.hpp"
+#include "tests/support/process/patient_client.hpp"
+#include "tests/support/process/proc_counters.hpp"
 
 namespace {
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "testing/raw_session/raw_session.hpp"
-#include "wire/messages.hpp"
+#include "protocol/wire/messages.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 
 namespace {
 

@@ -16,12 +16,12 @@
 #include <memory>
 #include <thread>
 
-#include "cdi/document/parse.hpp"
+#include "containers/cdi/document/parse.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/dra/claims/checkpoint.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/dra/world.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_testing {
 namespace {

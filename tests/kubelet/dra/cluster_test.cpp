@@ -8,11 +8,11 @@
 
 #include "kubernetes/api_client/client.hpp"
 #include "kubernetes/dra/driver/driver.hpp"
-#include "testing/fake_kube_api/fake_kube_api.hpp"
-#include "testing/fake_kubelet/dra_kubelet.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/dra/world.hpp"
+#include "tests/support/fake_kube_api/fake_kube_api.hpp"
+#include "tests/support/fake_kubelet/dra_kubelet.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_testing {
 namespace {

@@ -12,13 +12,13 @@
 #include <memory>
 #include <thread>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/fake_kubelet/dra_kubelet.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/proc_counters.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/dra/world.hpp"
+#include "tests/support/fake_kubelet/dra_kubelet.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/proc_counters.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_testing {
 namespace {

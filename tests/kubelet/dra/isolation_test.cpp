@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "kubernetes/dra/claims/claims.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/dra/world.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_testing {
 namespace {

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "kubernetes/dra/claims/claims.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
-#include "testing/ptrace/traced_process.hpp"
 #include "tests/kubelet/dra/world.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
+#include "tests/support/ptrace/traced_process.hpp"
 
 namespace gpushm_testing {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <limits>
 
-#include "cdi/document/name.hpp"
-#include "cdi/document/parse.hpp"
-#include "cdi/document/write.hpp"
+#include "containers/cdi/document/name.hpp"
+#include "containers/cdi/document/parse.hpp"
+#include "containers/cdi/document/write.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/dra/claims/allocation.hpp"
 #include "kubernetes/dra/claims/checkpoint.hpp"

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "kubernetes/dra/driver/slice_publisher.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/logged.hpp"
 #include "tests/kubelet/dra/world.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/logged.hpp"
 
 namespace gpushm_testing {
 namespace {

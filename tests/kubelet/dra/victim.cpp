@@ -6,8 +6,8 @@
 
 #include "gpushm/error.hpp"
 #include "kubernetes/dra/claims/claims.hpp"
-#include "testing/ptrace/marker.hpp"
 #include "tests/kubelet/dra/world.hpp"
+#include "tests/support/ptrace/marker.hpp"
 
 int main(int argc, char** argv) {
   using namespace gpushm_testing;

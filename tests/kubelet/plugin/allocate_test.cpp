@@ -7,13 +7,13 @@
 #include <fstream>
 #include <regex>
 
-#include "cdi/document/parse.hpp"
+#include "containers/cdi/document/parse.hpp"
 #include "kubernetes/device_plugin/plan/plan.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/driver_tree/elf_stub.hpp"
-#include "testing/driver_tree/gpu_tree.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/plugin/world.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
+#include "tests/support/driver_tree/elf_stub.hpp"
+#include "tests/support/driver_tree/gpu_tree.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::plugin {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inventory and health with the fake NVML: A100 and H100 layouts, events, lost GPUs, new layouts.
-#include "driver/nvml.hpp"
+#include "gpu/driver/nvml.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,12 +15,12 @@
 #include "kubernetes/device_plugin/health/gpu_watch.hpp"
 #include "kubernetes/device_plugin/health/monitor.hpp"
 #include "kubernetes/device_plugin/plan/inventory.hpp"
-#include "testing/driver_tree/driver_tree.hpp"
-#include "testing/driver_tree/gpu_tree.hpp"
-#include "testing/fake_driver/fake_gpus.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/plugin/world.hpp"
+#include "tests/support/driver_tree/driver_tree.hpp"
+#include "tests/support/driver_tree/gpu_tree.hpp"
+#include "tests/support/fake_driver/fake_gpus.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm::plugin {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "kubernetes/device_plugin/plan/naming.hpp"
 #include "kubernetes/device_plugin/plan/parts.hpp"
-#include "testing/process/deadline.hpp"
 #include "tests/kubelet/plugin/world.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm::plugin {
 namespace {

@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "kubernetes/api_client/base64.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/rest/world.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

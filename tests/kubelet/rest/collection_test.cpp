@@ -11,10 +11,10 @@
 #include <new>
 #include <thread>
 
-#include "testing/process/deadline.hpp"
-#include "testing/process/logged.hpp"
-#include "testing/process/proc_counters.hpp"
 #include "tests/kubelet/rest/world.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/logged.hpp"
+#include "tests/support/process/proc_counters.hpp"
 
 namespace gpushm_tests {
 namespace {

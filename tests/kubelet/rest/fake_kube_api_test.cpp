@@ -7,10 +7,10 @@
 #include <stop_token>
 #include <thread>
 
-#include "testing/process/child.hpp"
-#include "testing/process/programs.hpp"
-#include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/rest/world.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/programs.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -11,9 +11,9 @@
 #include <atomic>
 #include <thread>
 
-#include "base/unique_fd.hpp"
-#include "testing/process/deadline.hpp"
+#include "base/files/unique_fd.hpp"
 #include "tests/kubelet/rest/world.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

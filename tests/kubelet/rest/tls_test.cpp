@@ -5,8 +5,8 @@
 
 #include <fstream>
 
-#include "testing/process/temp_dir.hpp"
 #include "tests/kubelet/rest/world.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 namespace {

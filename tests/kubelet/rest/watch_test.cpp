@@ -7,8 +7,8 @@
 #include <mutex>
 #include <thread>
 
-#include "testing/process/deadline.hpp"
 #include "tests/kubelet/rest/world.hpp"
+#include "tests/support/process/deadline.hpp"
 
 namespace gpushm_tests {
 namespace {

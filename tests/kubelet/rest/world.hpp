@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kubernetes/api_client/client.hpp"
-#include "testing/fake_kube_api/fake_kube_api.hpp"
+#include "tests/support/fake_kube_api/fake_kube_api.hpp"
 
 namespace gpushm_tests {
 

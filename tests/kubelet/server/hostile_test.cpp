@@ -11,7 +11,7 @@
 
 #include <thread>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "kubernetes/kubelet_api/deviceplugin_v1beta1.grpc.pb.h"
 #include "tests/kubelet/server/server_test_support.hpp"
 

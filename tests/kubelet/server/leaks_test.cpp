@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "testing/process/proc_counters.hpp"
 #include "tests/kubelet/server/server_test_support.hpp"
+#include "tests/support/process/proc_counters.hpp"
 
 namespace gpushm_tests {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "testing/process/child.hpp"
-#include "testing/process/programs.hpp"
 #include "tests/kubelet/server/server_test_support.hpp"
+#include "tests/support/process/child.hpp"
+#include "tests/support/process/programs.hpp"
 
 namespace gpushm_tests {
 namespace {

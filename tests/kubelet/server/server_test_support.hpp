@@ -13,9 +13,9 @@
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/resources/resource.hpp"
 #include "kubernetes/device_plugin/server/manager.hpp"
-#include "testing/fake_kubelet/fake_kubelet.hpp"
-#include "testing/process/deadline.hpp"
-#include "testing/process/temp_dir.hpp"
+#include "tests/support/fake_kubelet/fake_kubelet.hpp"
+#include "tests/support/process/deadline.hpp"
+#include "tests/support/process/temp_dir.hpp"
 
 namespace gpushm_tests {
 

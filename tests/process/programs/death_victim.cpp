@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/round.hpp"
-#include "testing/ptrace/marker.hpp"
+#include "tests/support/broker_process/round.hpp"
+#include "tests/support/ptrace/marker.hpp"
 
 namespace {
 

@@ -24,10 +24,10 @@
 #include <string>
 #include <vector>
 
-#include "base/fork_guard.hpp"
-#include "testing/process/quiet_fork.hpp"
-#include "testing/raw_session/raw_session.hpp"
-#include "wire/messages.hpp"
+#include "base/files/fork_guard.hpp"
+#include "protocol/wire/messages.hpp"
+#include "tests/support/process/quiet_fork.hpp"
+#include "tests/support/raw_session/raw_session.hpp"
 
 namespace {
 

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/page_size.hpp"
+#include "base/files/page_size.hpp"
 #include "gpushm/gpushm.hpp"
 
 namespace {

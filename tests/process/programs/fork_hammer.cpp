@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/standard_error_log.hpp"
+#include "tests/support/broker_process/standard_error_log.hpp"
 
 namespace {
 

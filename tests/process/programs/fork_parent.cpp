@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "gpushm/gpushm.hpp"
-#include "testing/broker_process/round.hpp"
-#include "testing/process/quiet_fork.hpp"
+#include "tests/support/broker_process/round.hpp"
+#include "tests/support/process/quiet_fork.hpp"
 
 namespace {
 

@@ -27,7 +27,7 @@
 #include "gpushm/broker.hpp"
 #include "gpushm/file_export.hpp"
 #include "gpushm/gpushm.hpp"
-#include "testing/process/quiet_fork.hpp"
+#include "tests/support/process/quiet_fork.hpp"
 
 namespace {
 

@@ -15,8 +15,8 @@
 #include <string>
 
 #include "gpushm/broker.hpp"
-#include "testing/broker_process/standard_error_log.hpp"
-#include "testing/ptrace/marker.hpp"
+#include "tests/support/broker_process/standard_error_log.hpp"
+#include "tests/support/ptrace/marker.hpp"
 
 namespace {
 

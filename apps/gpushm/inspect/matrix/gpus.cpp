@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "base/file.hpp"
-#include "driver/device_text.hpp"
-#include "driver/devices.hpp"
+#include "base/files/file.hpp"
+#include "gpu/driver/device_text.hpp"
+#include "gpu/driver/devices.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli::matrix {

@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "driver/devices.hpp"
+#include "gpu/driver/devices.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli::matrix {

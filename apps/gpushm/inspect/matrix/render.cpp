@@ -8,8 +8,8 @@
 #include "apps/gpushm/inspect/matrix/comparison.hpp"
 #include "apps/gpushm/inspect/matrix/footnotes.hpp"
 #include "apps/support/duration.hpp"
-#include "base/size_text.hpp"
-#include "base/text_layout.hpp"
+#include "base/text/size_text.hpp"
+#include "base/text/text_layout.hpp"
 
 namespace gpushm::cli::matrix {
 

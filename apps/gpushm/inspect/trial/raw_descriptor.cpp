@@ -7,8 +7,8 @@
 #include <charconv>
 
 #include "apps/gpushm/inspect/trial/raw_memory.hpp"
-#include "base/syscall.hpp"
-#include "base/unique_fd.hpp"
+#include "base/files/syscall.hpp"
+#include "base/files/unique_fd.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

@@ -3,7 +3,7 @@
 
 #include "apps/gpushm/inspect/trial/raw_memory.hpp"
 #include "apps/gpushm/segment/device_memory.hpp"
-#include "base/hex.hpp"
+#include "base/text/hex.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

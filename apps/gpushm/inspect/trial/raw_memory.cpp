@@ -5,8 +5,8 @@
 
 #include "apps/gpushm/inspect/stopwatch.hpp"
 #include "apps/gpushm/segment/device_memory.hpp"
-#include "base/hex.hpp"
-#include "driver/primary_context.hpp"
+#include "base/text/hex.hpp"
+#include "gpu/driver/primary_context.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::cli {

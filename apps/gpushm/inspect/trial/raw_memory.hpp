@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "apps/gpushm/inspect/trial/trial_memory.hpp"
-#include "driver/devices.hpp"
-#include "driver/owners.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/owners.hpp"
 
 namespace gpushm::cli {
 

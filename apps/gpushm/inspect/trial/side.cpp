@@ -10,8 +10,8 @@
 #include "apps/gpushm/inspect/trial/protocol.hpp"
 #include "apps/gpushm/inspect/trial/trial_memory.hpp"
 #include "apps/gpushm/json_output.hpp"
-#include "base/syscall.hpp"
-#include "driver/cuda.hpp"
+#include "base/files/syscall.hpp"
+#include "gpu/driver/cuda.hpp"
 
 namespace gpushm::cli {
 

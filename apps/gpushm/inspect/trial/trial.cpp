@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "apps/gpushm/json_output.hpp"
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 
 namespace gpushm::cli {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "base/child_process.hpp"
+#include "base/process/child_process.hpp"
 #include "inspect/doctor/predict.hpp"
 
 namespace gpushm::cli {

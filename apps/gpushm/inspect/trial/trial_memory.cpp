@@ -5,9 +5,9 @@
 
 #include "apps/gpushm/inspect/trial/raw_memory.hpp"
 #include "apps/gpushm/segment/device_memory.hpp"
-#include "driver/devices.hpp"
-#include "driver/owners.hpp"
-#include "driver/primary_context.hpp"
+#include "gpu/driver/devices.hpp"
+#include "gpu/driver/owners.hpp"
+#include "gpu/driver/primary_context.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
 

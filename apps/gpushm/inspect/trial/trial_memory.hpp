@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include "driver/cuda_abi.hpp"
+#include "gpu/driver/cuda_abi.hpp"
 #include "inspect/doctor/predict.hpp"
 
 namespace gpushm::cli {

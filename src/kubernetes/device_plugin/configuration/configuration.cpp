@@ -3,10 +3,10 @@
 
 #include <fmt/core.h>
 
-#include "base/quoted.hpp"
+#include "base/text/quoted.hpp"
+#include "containers/yaml/tree.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/configuration/reader.hpp"
-#include "yaml/tree.hpp"
 
 namespace gpushm::plugin {
 

@@ -8,7 +8,7 @@
 #include <array>
 #include <utility>
 
-#include "base/text.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/configuration/configuration.hpp"
 

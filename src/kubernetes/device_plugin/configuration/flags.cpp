@@ -2,8 +2,8 @@
 // `flags` of the NVIDIA device plugin's file.
 #include <fmt/core.h>
 
-#include "base/quoted.hpp"
-#include "base/text.hpp"
+#include "base/text/quoted.hpp"
+#include "base/text/text.hpp"
 #include "kubernetes/device_plugin/configuration/enumerators.hpp"
 #include "kubernetes/device_plugin/configuration/reader.hpp"
 

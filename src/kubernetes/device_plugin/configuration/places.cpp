@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
-#include "base/names.hpp"
-#include "base/quoted.hpp"
-#include "base/text.hpp"
+#include "base/segments/names.hpp"
+#include "base/text/quoted.hpp"
+#include "base/text/text.hpp"
 #include "kubernetes/device_plugin/configuration/reader.hpp"
 
 namespace gpushm::plugin {

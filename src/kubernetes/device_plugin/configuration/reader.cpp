@@ -7,7 +7,7 @@
 #include <set>
 #include <tuple>
 
-#include "base/quoted.hpp"
+#include "base/text/quoted.hpp"
 
 namespace gpushm::plugin {
 

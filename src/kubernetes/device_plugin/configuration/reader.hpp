@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "containers/yaml/problem.hpp"
+#include "containers/yaml/reader.hpp"
 #include "kubernetes/device_plugin/configuration/configuration.hpp"
-#include "yaml/problem.hpp"
-#include "yaml/reader.hpp"
 
 namespace gpushm::plugin {
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "base/quoted.hpp"
-#include "base/text.hpp"
+#include "base/text/quoted.hpp"
+#include "base/text/text.hpp"
+#include "containers/yaml/scalar.hpp"
 #include "kubernetes/device_plugin/configuration/reader.hpp"
-#include "yaml/scalar.hpp"
 
 namespace gpushm::plugin {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/quoted.hpp"
+#include "base/text/quoted.hpp"
 #include "kubernetes/device_plugin/configuration/configuration.hpp"
 
 namespace gpushm::plugin {

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "driver/xid.hpp"
+#include "gpu/driver/xid.hpp"
 
 namespace gpushm::plugin {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "driver/nvml.hpp"
+#include "gpu/driver/nvml.hpp"
 #include "kubernetes/device_plugin/health/gpu_record.hpp"
 
 namespace gpushm::plugin {

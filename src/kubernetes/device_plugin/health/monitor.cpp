@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.hpp"
-#include "base/text.hpp"
-#include "driver/nvml.hpp"
+#include "base/report/log.hpp"
+#include "base/text/text.hpp"
+#include "gpu/driver/nvml.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/health/gpu_record.hpp"
 #include "kubernetes/device_plugin/health/gpu_watch.hpp"

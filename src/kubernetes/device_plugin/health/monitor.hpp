@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "driver/xid.hpp"
+#include "gpu/driver/xid.hpp"
 
 namespace gpushm::plugin {
 

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <map>
 
-#include "base/hex.hpp"
-#include "base/syscall.hpp"
-#include "cdi/document/write.hpp"
-#include "discover/gpus/generate.hpp"
+#include "base/files/syscall.hpp"
+#include "base/text/hex.hpp"
+#include "containers/cdi/document/write.hpp"
+#include "containers/discover/gpus/generate.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/plan/parts.hpp"
 

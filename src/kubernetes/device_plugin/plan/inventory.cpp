@@ -8,10 +8,10 @@
 #include <map>
 #include <set>
 
-#include "base/file.hpp"
-#include "base/text.hpp"
-#include "driver/device_text.hpp"
-#include "driver/nvml.hpp"
+#include "base/files/file.hpp"
+#include "base/text/text.hpp"
+#include "gpu/driver/device_text.hpp"
+#include "gpu/driver/nvml.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::plugin {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "discover/gpus/inventory.hpp"
+#include "containers/discover/gpus/inventory.hpp"
 
 namespace gpushm::plugin {
 

@@ -5,8 +5,8 @@
 
 #include <set>
 
-#include "cdi/document/share_device.hpp"
-#include "discover/driver_files/findings.hpp"
+#include "containers/cdi/document/share_device.hpp"
+#include "containers/discover/driver_files/findings.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/plan/naming.hpp"
 #include "kubernetes/device_plugin/plan/parts.hpp"

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "cdi/document/document.hpp"
-#include "cdi/document/share_device.hpp"
-#include "discover/gpus/generate.hpp"
+#include "containers/cdi/document/document.hpp"
+#include "containers/cdi/document/share_device.hpp"
+#include "containers/discover/gpus/generate.hpp"
 #include "kubernetes/device_plugin/configuration/configuration.hpp"
 #include "kubernetes/device_plugin/plan/inventory.hpp"
 #include "kubernetes/device_plugin/resources/resource.hpp"

@@ -11,8 +11,8 @@
 #include <string>
 #include <system_error>
 
-#include "cdi/document/write.hpp"
-#include "discover/driver_files/findings.hpp"
+#include "containers/cdi/document/write.hpp"
+#include "containers/discover/driver_files/findings.hpp"
 #include "kubernetes/device_plugin/plan/parts.hpp"
 
 namespace gpushm::plugin {

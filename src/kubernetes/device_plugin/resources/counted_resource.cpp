@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "base/quoted.hpp"
-#include "base/text.hpp"
+#include "base/text/quoted.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::plugin {

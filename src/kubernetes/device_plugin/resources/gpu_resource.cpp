@@ -7,9 +7,9 @@
 #include <array>
 #include <unordered_map>
 
-#include "base/file.hpp"
-#include "cdi/document/share_device.hpp"
-#include "driver/device_text.hpp"
+#include "base/files/file.hpp"
+#include "containers/cdi/document/share_device.hpp"
+#include "gpu/driver/device_text.hpp"
 #include "kubernetes/device_plugin/resources/replica_choice.hpp"
 
 namespace gpushm::plugin {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/log.hpp"
+#include "base/report/log.hpp"
 #include "kubernetes/kubelet_api/unix_path.hpp"
 
 namespace gpushm::kubelet {

@@ -13,10 +13,10 @@
 #include <thread>
 #include <utility>
 
-#include "base/directory_watch.hpp"
-#include "base/log.hpp"
-#include "base/syscall.hpp"
-#include "base/wakeup.hpp"
+#include "base/files/directory_watch.hpp"
+#include "base/files/syscall.hpp"
+#include "base/process/wakeup.hpp"
+#include "base/report/log.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/server/leftovers.hpp"
 #include "kubernetes/device_plugin/server/served_resource.hpp"

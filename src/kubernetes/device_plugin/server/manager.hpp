@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/operations.hpp"
+#include "base/report/operations.hpp"
 #include "kubernetes/device_plugin/resources/resource.hpp"
 
 namespace gpushm::kubelet {

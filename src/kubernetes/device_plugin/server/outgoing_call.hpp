@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-#include "base/wakeup.hpp"
+#include "base/process/wakeup.hpp"
 
 namespace gpushm::kubelet {
 

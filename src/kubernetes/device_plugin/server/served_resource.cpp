@@ -7,7 +7,7 @@
 #include <exception>
 #include <utility>
 
-#include "base/log.hpp"
+#include "base/report/log.hpp"
 #include "kubernetes/device_plugin/server/grpc_status.hpp"
 #include "kubernetes/device_plugin/server/socket_name.hpp"
 

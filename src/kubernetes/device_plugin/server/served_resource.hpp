@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "base/backoff.hpp"
-#include "base/wakeup.hpp"
+#include "base/process/backoff.hpp"
+#include "base/process/wakeup.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/server/kubelet_socket.hpp"
 #include "kubernetes/device_plugin/server/manager.hpp"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <set>
 
-#include "base/operations.hpp"
+#include "base/report/operations.hpp"
 #include "kubernetes/device_plugin/resources/resource.hpp"
 #include "kubernetes/device_plugin/server/list_stream.hpp"
 #include "kubernetes/kubelet_api/deviceplugin_v1beta1.grpc.pb.h"

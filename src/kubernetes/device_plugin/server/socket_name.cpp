@@ -8,8 +8,8 @@
 #include <atomic>
 #include <cctype>
 
-#include "base/hex.hpp"
-#include "base/process.hpp"
+#include "base/process/process.hpp"
+#include "base/text/hex.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/kubelet_api/unix_path.hpp"
 

@@ -11,9 +11,9 @@
 #include <optional>
 #include <system_error>
 
-#include "base/file.hpp"
-#include "base/staged_file.hpp"
-#include "base/syscall.hpp"
+#include "base/files/file.hpp"
+#include "base/files/staged_file.hpp"
+#include "base/files/syscall.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::dra {

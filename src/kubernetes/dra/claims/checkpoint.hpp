@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "base/unique_fd.hpp"
+#include "base/files/unique_fd.hpp"
 #include "kubernetes/dra/claims/claim.hpp"
 
 namespace gpushm::dra {

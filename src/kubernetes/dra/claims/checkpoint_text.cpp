@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-#include "base/hex.hpp"
+#include "base/text/hex.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/dra/claims/allocation.hpp"
 #include "kubernetes/dra/claims/checkpoint.hpp"

@@ -9,10 +9,10 @@
 #include <iterator>
 #include <system_error>
 
-#include "base/file.hpp"
-#include "base/syscall.hpp"
-#include "cdi/document/share_device.hpp"
-#include "cdi/document/write.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
+#include "containers/cdi/document/share_device.hpp"
+#include "containers/cdi/document/write.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/dra/claims/allocation.hpp"
 

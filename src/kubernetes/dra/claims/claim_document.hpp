@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "cdi/document/document.hpp"
-#include "cdi/document/share_device.hpp"
+#include "containers/cdi/document/document.hpp"
+#include "containers/cdi/document/share_device.hpp"
 #include "kubernetes/dra/claims/claim.hpp"
 
 namespace gpushm::dra {

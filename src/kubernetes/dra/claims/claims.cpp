@@ -5,8 +5,8 @@
 
 #include <utility>
 
-#include "base/deadline.hpp"
-#include "base/log.hpp"
+#include "base/process/deadline.hpp"
+#include "base/report/log.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::dra {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/busy_names.hpp"
+#include "base/process/busy_names.hpp"
 #include "kubernetes/dra/claims/allocation.hpp"
 #include "kubernetes/dra/claims/checkpoint.hpp"
 #include "kubernetes/dra/claims/claim.hpp"

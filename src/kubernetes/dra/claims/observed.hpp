@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string_view>
 
-#include "base/operations.hpp"
+#include "base/report/operations.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::dra {

@@ -12,9 +12,9 @@
 #include <thread>
 #include <utility>
 
-#include "base/backoff.hpp"
-#include "base/log.hpp"
-#include "base/process.hpp"
+#include "base/process/backoff.hpp"
+#include "base/process/process.hpp"
+#include "base/report/log.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/dra/claims/claims.hpp"
 #include "kubernetes/dra/claims/observed.hpp"

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "base/operations.hpp"
-#include "cdi/document/share_device.hpp"
+#include "base/report/operations.hpp"
+#include "containers/cdi/document/share_device.hpp"
 #include "kubernetes/api_client/client.hpp"
 #include "kubernetes/dra/claims/cluster.hpp"
 #include "kubernetes/dra/claims/domains.hpp"
@@ -53,7 +53,7 @@ struct driver_status {
 
 /// The DRA driver: restores the checkpoint, then serves, then registers with the kubelet, then
 /// publishes its devices, and maintains all of these. Failures are retried with back-off, logged
-/// (base/log.hpp) and part of the status; only `stop` ends the driver.
+/// (base/report/log.hpp) and part of the status; only `stop` ends the driver.
 ///
 /// `stop` keeps the ResourceSlices: the kubelet removes them 30 s after the driver has exited, so a
 /// shorter update does not interrupt anything.

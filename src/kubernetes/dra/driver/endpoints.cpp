@@ -11,9 +11,9 @@
 #include <system_error>
 #include <utility>
 
-#include "base/file.hpp"
-#include "base/hex.hpp"
-#include "base/syscall.hpp"
+#include "base/files/file.hpp"
+#include "base/files/syscall.hpp"
+#include "base/text/hex.hpp"
 #include "kubernetes/dra/driver/registration_service.hpp"
 #include "kubernetes/kubelet_api/unix_path.hpp"
 #include "kubernetes/kubelet_api/unix_server.hpp"

@@ -5,7 +5,7 @@
 #include <exception>
 #include <string>
 
-#include "base/log.hpp"
+#include "base/report/log.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/dra/claims/observed.hpp"
 #include "kubernetes/kubelet_api/dra_v1.grpc.pb.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/operations.hpp"
+#include "base/report/operations.hpp"
 #include "kubernetes/dra/claims/claims.hpp"
 #include "kubernetes/dra/driver/work_queue.hpp"
 

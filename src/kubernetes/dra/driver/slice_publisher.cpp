@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/backoff.hpp"
-#include "base/log.hpp"
-#include "base/quoted.hpp"
+#include "base/process/backoff.hpp"
+#include "base/report/log.hpp"
+#include "base/text/quoted.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/dra/claims/observed.hpp"
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "base/operations.hpp"
+#include "base/report/operations.hpp"
 #include "kubernetes/dra/claims/cluster.hpp"
 #include "kubernetes/dra/claims/rate_limiter.hpp"
 #include "kubernetes/dra/driver/slice.hpp"

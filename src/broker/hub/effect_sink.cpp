@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/hub/effect_sink.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <utility>
+
+#include "base/segments/exporter_bound.hpp"
+
+namespace gpushm::broker_detail {
+
+void effect_sink::settle(session* from, prepared answer) noexcept {
+  counters_.state_of(domain_);  // before the answer, so that its client sees it counted
+  core::effects& wanted = domain_.pending();
+  std::size_t slots = 0;
+  std::size_t waits = 0;
+  std::size_t answers = 0;
+  std::size_t questions = 0;
+  std::size_t changes = 0;
+  // An answer that cannot be sent releases its lease, which may cause more effects.
+  for (;;) {
+    if (slots < wanted.slots.size()) {
+      const core::slot_word word = wanted.slots[slots++];
+      listener_(listener_context_, word.slot, word.generation, word.state);
+      if (word.state == segment_state::exporter_gone) {
+        pages_.end(word.generation);
+      }
+    } else if (waits < wanted.waits.size()) {
+      send_waiting(core::open_waits(wanted.waits[waits++]));
+    } else if (answers < wanted.answers.size()) {
+      deliver(std::move(wanted.answers[answers++]));
+    } else if (!answer.empty()) {
+      send(from, std::exchange(answer, {}));
+    } else if (questions < wanted.questions.size()) {
+      questions += send_questions(std::span(wanted.questions).subspan(questions));
+    } else if (changes < wanted.changes.size()) {
+      send_event(core::change(wanted.changes[changes++]));
+    } else {
+      break;
+    }
+  }
+  record_.record(wanted);
+  wanted.clear();
+  counters_.state_of(domain_);
+}
+
+/// Sends the first questions, as many as one packet can carry. Returns their number. If memory is
+/// short, refuses their opens instead.
+std::size_t effect_sink::send_questions(std::span<const core::question> questions) noexcept {
+  const core::session_id exporter = questions.front().exporter;
+  const auto end = std::find_if(questions.begin(), questions.end(), [&](const auto& each) {
+    return each.exporter != exporter;
+  });
+  const auto now = questions.first(
+      std::min<std::size_t>(static_cast<std::size_t>(end - questions.begin()), wire::max_batch));
+  try {
+    wire::confirm list;
+    for (const core::question& each : now) {
+      list.questions.push_back(each.confirmation);
+      list.generations.push_back(each.generation);
+    }
+    outgoing packet;
+    packet.is_answer = false;
+    packet.on_event_lane = true;
+    send(session_of(domain_, exporter), prepare(0, std::move(list), std::move(packet)));
+  } catch (const std::bad_alloc&) {
+    for (const core::question& each : now) {
+      domain_.question_not_sent(each);
+    }
+  }
+  return now.size();
+}
+
+/// If memory is short, cancels the open and answers with the failure.
+void effect_sink::send_waiting(const core::open_waits& what) noexcept {
+  session* const to = session_of(domain_, what.session);
+  try {
+    wire::waiting message{what.index};
+    outgoing packet;
+    if (what.offered) {
+      packet.files = shared_files_of(*what.offered);
+      message.segment = fields_of(*what.offered);
+      message.chunk_bytes = carry_chunks(packet, 0);
+      message.ticket = what.offered->ticket;
+    }
+    send(to, prepare(what.request, std::move(message), std::move(packet)));
+  } catch (const std::bad_alloc&) {
+    if (domain_.cancel(what.session, what.request, what.index)) {
+      counters_.open_failed(errc::out_of_memory);
+    }
+    fail(to, what.request, what.index, nullptr);
+  }
+}
+
+void effect_sink::deliver(core::open_answer answer) noexcept {
+  session* const to = session_of(domain_, answer.session);
+  const auto return_lease = [&] {
+    if (!base::is_only_fetched(answer.found->backend)) {
+      domain_.release(answer.session, answer.found->generation, 1, true);
+    }
+  };
+  if (answer.found && to != nullptr && !is_known_to(*to, *answer.found)) {
+    return_lease();
+    answer.found = nullptr;
+    answer.why.reset();
+    try {
+      answer.why = unknown_kind();
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): refused without a text
+    }
+  }
+  if (answer.found) {
+    try {
+      prepared packet = opened(answer);
+      counters_.opened();
+      send(to, std::move(packet));
+      return;
+    } catch (const std::bad_alloc&) {  // without an answer there is no lease
+      return_lease();
+      answer.why.reset();
+    }
+  }
+  counters_.open_failed(answer.why ? answer.why->code() : errc::out_of_memory);
+  fail(to,
+       answer.request,
+       answer.index,
+       answer.why ? &*answer.why : nullptr,
+       answer.late ? lane_kind::events : lane_kind::requests);
+}
+
+prepared effect_sink::opened(const core::open_answer& answer) const {
+  const core::segment& found = *answer.found;
+  outgoing packet;
+  packet.files = shared_files_of(found);
+  packet.metadata = found.metadata;
+  packet.on_event_lane = answer.late;
+  auto sizes = carry_chunks(packet, 0);
+  return prepare(answer.request,
+                 wire::opened{answer.index,
+                              fields_of(found),
+                              {},
+                              std::move(sizes),
+                              found.ticket,
+                              record_.receipt_for(answer.session, found)},
+                 std::move(packet));
+}
+
+void effect_sink::send_event(core::change cause) noexcept {
+  const core::domain::places to = cause.holder != 0 ? holder_only : domain_.subscribers();
+  unsent_change one{std::move(cause), to};
+  if (unsent_.empty()) {
+    send_some(one, effort_);
+    if (one.left.empty()) {
+      return;
+    }
+  }
+  try {
+    unsent_.push_back(std::move(one));
+    ++put_off_;
+  } catch (const std::bad_alloc&) {  // all at once, in a long turn
+    std::size_t unbounded = std::numeric_limits<std::size_t>::max();
+    for (unsent_change& each : unsent_) {
+      send_some(each, unbounded);
+    }
+    unsent_.clear();
+    send_some(one, unbounded);
+  }
+}
+
+void effect_sink::send_some(unsent_change& unsent, std::size_t& effort) noexcept {
+  const core::change& cause = unsent.cause;
+  if (cause.holder != 0) {
+    if (effort != 0) {
+      effort -= std::min(effort, core::domain::effort_of_event + 1);
+      send_event(session_of(domain_, cause.holder), 0, cause);
+      unsent.left.next = unsent.left.end;
+    }
+    return;
+  }
+  domain_.visit_subscribers(cause.of->name,
+                            unsent.left,
+                            effort,
+                            [&](core::session_id subscriber, std::uint64_t subscription) {
+                              send_event(session_of(domain_, subscriber), subscription, cause);
+                            });
+}
+
+void effect_sink::send_events() noexcept {
+  while (!unsent_.empty()) {
+    send_some(unsent_.front(), effort_);
+    if (!unsent_.front().left.empty()) {
+      return;
+    }
+    unsent_.pop_front();
+  }
+}
+
+void effect_sink::end_turn() noexcept {
+  effort_ = effort_per_turn;
+  record_.set_events_left(has_events());
+  out_.record_events();
+}
+
+void effect_sink::send_event(session* to,
+                             std::uint64_t subscription,
+                             const core::change& what) noexcept {
+  if (to == nullptr || to->dropped) {
+    return;
+  }
+  if (!out_.takes_event(*to, subscription)) {
+    out_.lose_event(*to, subscription);
+    return;
+  }
+  try {
+    outgoing packet;
+    packet.subscription = subscription;
+    packet.is_answer = false;
+    packet.on_event_lane = true;
+    out_.send(
+        *to,
+        prepare(
+            subscription,
+            wire::event{what.kind, what.of->name, what.of->generation, what.leases, what.peer_pid},
+            std::move(packet)));
+  } catch (const std::bad_alloc&) {
+    out_.lose_event(*to, subscription);
+  }
+}
+
+void effect_sink::reject(session& by, std::uint64_t id, std::string_view cause) {
+  counters_.requests().refused(request_kind::other, errc::protocol_error);
+  try {
+    const error why(errc::protocol_error, {}, {}, cause, "use a client of protocol version 2");
+    fail(&by, id, 0, &why);
+  } catch (const std::bad_alloc&) {
+    fail(&by, id, 0, nullptr);
+  }
+  drop(by, cause);
+}
+
+void effect_sink::drop(session& of, std::string_view why) noexcept {
+  if (!std::exchange(of.dropped, true)) {
+    of.rest.reset();
+    out_.record(of);
+    out_.drop(of, why);
+  }
+}
+
+void effect_sink::send(session* to, prepared packet) noexcept {
+  if (to != nullptr && !to->dropped) {
+    out_.send(*to, std::move(packet));
+  }
+}
+
+void effect_sink::fail(
+    session* to, std::uint64_t id, std::uint32_t index, const error* why, lane_kind on) noexcept {
+  if (to == nullptr) {
+    return;
+  }
+  const auto attempt = [&](const error& reason) {
+    outgoing packet;
+    packet.on_event_lane = on == lane_kind::events;
+    send(to,
+         prepare(
+             id,
+             wire::failure{index, reason.code(), reason.cause(), reason.next_step(), reason.pid()},
+             std::move(packet)));
+  };
+  if (why != nullptr) {
+    try {
+      attempt(*why);
+      return;
+    } catch (const std::bad_alloc&) {  // there may be enough for a shorter one
+    }
+  }
+  try {
+    attempt(core::broker_out_of_memory());
+  } catch (const std::bad_alloc&) {
+    drop(*to, "no memory for an answer");
+  }
+}
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/hub/hub.hpp"
+
+#include <chrono>
+#include <new>
+#include <utility>
+#include <variant>
+
+#include "protocol/wire/codec.hpp"
+
+namespace gpushm::broker_detail {
+
+hub::hub(config options, outbox& out, slot_listener listener, void* listener_context)
+    : closer_(std::move(options.closer)),
+      out_(out),
+      domain_(
+          options.from == nullptr
+              ? core::domain(
+                    options.rules.domain, options.rules.owner_uid, options.limits, options.process)
+              : core::domain(options.rules.domain,
+                             options.rules.owner_uid,
+                             options.limits,
+                             options.process,
+                             *options.from)),
+      record_(options.records, options.ledger, domain_, out_, counters_),
+      pages_(domain_, record_),
+      effects_(domain_, out_, record_, pages_, counters_, listener, listener_context),
+      requests_(
+          std::move(options.rules), closer_, domain_, effects_, record_, pages_, out_, counters_) {
+  if (options.from != nullptr) {
+    record_.end_continuing(*options.from);
+  }
+  counters_.state_of(domain_);
+}
+
+/// The charges that the closer has are those of this domain.
+hub::~hub() {
+  if (closer_) {
+    closer_->end_charges();
+  }
+}
+
+void hub::accept(const std::shared_ptr<session>& created, const core::peer& who) {
+  domain_.connect(created->number, who, created);
+  out_.record(*created);
+  effects_.settle();
+  finish();
+}
+
+void hub::restore(std::shared_ptr<session> created) {
+  const core::session_id number = created->number;
+  created->resumes = domain_.is_resuming(number);
+  domain_.set_session_payload(number, std::move(created));
+}
+
+void hub::restore(gpushm::generation generation, std::shared_ptr<segment_files> files) {
+  files->generation = generation;
+  const core::segment& of = domain_.segment_of(generation);
+  files->charge_to(of, of.held);
+  files->closed_by = closer_;
+  const bool is_page = files->writable() != nullptr;
+  domain_.set_payload(generation, std::move(files));
+  if (is_page) {
+    record_.note(generation, true);  // an earlier version did not say which page it is
+  }
+}
+
+std::shared_ptr<segment_files> hub::restore_freed(gpushm::generation generation,
+                                                  const core::saved_segment& what,
+                                                  std::vector<kept_fd> chunks) {
+  auto files = std::make_shared<segment_files>();
+  files->generation = generation;
+  files->closed_by = closer_;
+  files->charge_to(what, domain_.charges_of_existing(what, what.creator));
+  if (chunks.empty()) {
+    record_.is_closed(generation);
+  } else {
+    record_.continue_freeing(generation);
+  }
+  files->chunks = std::move(chunks);
+  return files;
+}
+
+void hub::lose_memory(gpushm::generation generation) {
+  domain_.lose_memory(generation);
+  effects_.settle();
+  finish();
+}
+
+bool hub::remove_unheld(gpushm::generation generation) {
+  const bool is_removed = domain_.remove_unheld(generation);
+  effects_.settle();
+  finish();
+  return is_removed;
+}
+
+void hub::lose_device(core::lost_device what, std::function<void()> done) {
+  when_devices_are_lost_.push_back(std::move(done));
+  try {
+    domain_.lose_device(std::move(what));
+  } catch (...) {
+    when_devices_are_lost_.pop_back();
+    throw;
+  }
+}
+
+bool hub::stop_some(session& gone) {
+  gone.dropped = true;
+  gone.rest.reset();
+  const bool more = domain_.stop_some(gone.number);
+  effects_.settle();
+  finish();
+  return more;
+}
+
+bool hub::lose(session& gone, core::time_point now) {
+  gone.dropped = true;
+  gone.rest.reset();
+  gone.resumes = false;
+  bool is_ending = false;
+  if (gone.sent_bye) {
+    disconnect(gone.number);
+  } else {
+    is_ending = domain_.at(now).lose(gone.number);
+    if (is_ending) {
+      out_.record(gone);
+    }
+    effects_.settle();
+  }
+  finish();
+  return is_ending;
+}
+
+void hub::hang_up(core::session_id number) {
+  disconnect(number);
+  finish();
+}
+
+void hub::disconnect(core::session_id number) {
+  const session* const gone = find(number);
+  domain_.disconnect(number, gone != nullptr && gone->sent_bye);
+  effects_.settle();
+}
+
+void hub::work() {
+  effects_.send_events();
+  if (effects_.caught_up() >= work_waits_for_events_ && domain_.has_work()) {
+    domain_.work();
+    effects_.settle();
+    work_waits_for_events_ = effects_.put_off();
+  }
+  finish();
+}
+
+void hub::send_events() noexcept {
+  effects_.send_events();
+  finish();
+}
+
+void hub::wait_for_events(session& by, std::uint64_t put_off_before) const noexcept {
+  if (effects_.put_off() != put_off_before) {
+    by.waits_for_events = effects_.put_off();
+  }
+}
+
+void hub::tick(core::time_point now) {
+  domain_.at(now).tick();
+  effects_.settle();
+  finish();
+}
+
+void hub::close(std::vector<kept_fd> files) noexcept {
+  if (closer_) {
+    closer_->close(std::move(files));
+  }
+}
+
+bool hub::receive(session& from,
+                  std::span<const std::byte> packet,
+                  std::vector<kept_fd>&& descriptors,
+                  core::time_point now,
+                  std::size_t foreign,
+                  lane_kind on) {
+  const auto begin = std::chrono::steady_clock::now();  // `now` may be a test's
+  domain_.at(now);
+  const std::uint64_t put_off = effects_.put_off();
+  request_kind kind = request_kind::other;
+  const bool is_handled = receive_one(from, packet, descriptors, foreign, on, kind);
+  wait_for_events(from, put_off);
+  if (!is_handled) {
+    record_.is_not_handled(from.number, on);
+  }
+  finish();
+  if (is_handled) {
+    counters_.requests().handled(kind, std::chrono::steady_clock::now() - begin);
+  }
+  return is_handled;
+}
+
+bool hub::receive_one(session& from,
+                      std::span<const std::byte> packet,
+                      std::vector<kept_fd>& descriptors,
+                      std::size_t foreign,
+                      lane_kind on,
+                      request_kind& kind) {
+  if (from.dropped) {
+    close(std::move(descriptors));
+    return true;
+  }
+  std::optional<wire::message> message;
+  try {
+    message = wire::decode(packet);
+  } catch (const std::bad_alloc&) {
+    counters_.requests().refused(kind, errc::out_of_memory);
+    close(std::move(descriptors));
+    if (const std::uint64_t id = wire::id_of(packet); id != 0) {  // without an id: no answer
+      effects_.fail(&from, id, 0, nullptr);
+    }
+    if (on == lane_kind::events) {
+      domain_.resend_questions(from.number);  // the lost packet may have been its answers
+      effects_.settle();
+    }
+    return true;
+  }
+  if (!message) {
+    close(std::move(descriptors));
+    effects_.reject(from, 0, "the packet is not a message of this protocol");
+    return true;
+  }
+  if ((on == lane_kind::events) != wire::is_sent_on_event_lane(message->body)) {
+    close(std::move(descriptors));
+    effects_.reject(from, message->id, "message received on the wrong lane");
+    return true;
+  }
+  kind = kind_of(message->body);
+  const requests::context request{
+      from, from.number, message->id, descriptors, domain_.now(), foreign};
+  prepared answer;
+  std::optional<error> refused;
+  bool failed = false;
+  try {
+    answer = requests_.handle(request, message->body);
+  } catch (const retry_later&) {
+    effects_.settle(&from, {});
+    return false;
+  } catch (const error& why) {
+    failed = true;
+    refused = why;
+  } catch (const std::bad_alloc&) {
+    failed = true;
+  }
+  effects_.settle(&from, std::move(answer));
+  if (failed) {
+    counters_.requests().refused(kind, refused ? refused->code() : errc::out_of_memory);
+    effects_.fail(&from, message->id, 0, refused ? &*refused : nullptr);
+  }
+  close(std::move(descriptors));  // those not moved from
+  return true;
+}
+
+std::size_t hub::descriptors_taken(const session& by, std::span<const std::byte> packet) const {
+  return requests_.descriptors_taken(by, packet);
+}
+
+void hub::catch_up() noexcept {
+  record_.catch_up();
+  finish();
+}
+
+void hub::resume(session& of) {
+  const std::uint64_t put_off = effects_.put_off();
+  if (of.waits_for_events != 0) {
+    effects_.send_events();
+    of.waits_for_events = effects_.caught_up() < of.waits_for_events ? of.waits_for_events : 0;
+  } else if (of.resumes) {
+    of.resumes = domain_.resume_some(of.number);
+    effects_.settle();
+  } else {
+    requests_.open_some(of);
+  }
+  wait_for_events(of, put_off);
+  finish();
+}
+
+void hub::end_returns() noexcept {
+  record_.end_returns();
+}
+
+/// The packet counts as handled: without memory, too, it must get an answer.
+void hub::receive_without_descriptors(session& from,
+                                      std::span<const std::byte> packet,
+                                      bool is_keeper_behind) noexcept {
+  std::uint64_t id = wire::id_of(packet);
+  request_kind kind = request_kind::other;
+  try {
+    const std::optional<wire::message> message = wire::decode(packet);
+    if (!message) {
+      violate(from, 0, "the packet is not a message of this protocol");
+      return;
+    }
+    id = message->id;
+    kind = kind_of(message->body);
+    const error why = is_keeper_behind
+                          ? keeper_is_behind()
+                          : error(errc::too_many_descriptors,
+                                  {},
+                                  {},
+                                  "the broker has no room for the descriptors of this message",
+                                  "raise the broker's open file limit, or remove segments");
+    counters_.requests().refused(kind, why.code());
+    effects_.fail(&from, id, 0, &why);
+  } catch (const std::bad_alloc&) {
+    counters_.requests().refused(kind, errc::out_of_memory);
+    effects_.fail(&from, id, 0, nullptr);
+  }
+  finish();
+}
+
+void hub::collect_freed() noexcept {
+  if (!closer_) {
+    return;
+  }
+  const bool any = record_.collect(*closer_);
+  if (any) {
+    counters_.state_of(domain_);
+  }
+  if (any || closer_->has_to_flush()) {  // also of packets that are dropped
+    finish();
+  }
+}
+
+void hub::discard(std::vector<kept_fd> descriptors) noexcept {
+  close(std::move(descriptors));
+  finish();
+}
+
+void hub::receive_truncated(session& from) {
+  violate(from, 0, "a packet or its descriptors exceed the broker's limits");
+}
+
+void hub::violate(session& by, std::uint64_t id, std::string_view cause) {
+  effects_.reject(by, id, cause);
+  finish();
+}
+
+void hub::finish() noexcept {
+  effects_.end_turn();
+  if (!record_.commit()) {
+    out_.retry_recording();
+    return;
+  }
+  if (closer_) {
+    closer_->flush();
+    counters_.freeing(closer_->freeing_bytes());
+  }
+  out_.deliver();
+  if (!when_devices_are_lost_.empty() && !domain_.is_losing_devices()) {
+    for (const auto& done : std::exchange(when_devices_are_lost_, {})) {
+      done();
+    }
+  }
+}
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "broker/hub/domain_recorder.hpp"
+#include "broker/hub/segment_files.hpp"
+#include "core/domain.hpp"
+
+namespace gpushm::broker_detail {
+
+/// The pages of timelines of a domain, the only memory that a broker makes (docs/adr/0032).
+///
+/// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
+class signal_pages {
+ public:
+  /// Both must outlive this object.
+  signal_pages(core::domain& domain, domain_recorder& record) : domain_(domain), record_(record) {}
+  signal_pages(const signal_pages&) = delete;
+  signal_pages& operator=(const signal_pages&) = delete;
+  ~signal_pages() = default;
+
+  /// Throws size_mismatch.
+  static void check_size(std::uint64_t bytes);
+  /// Gives the files of a new segment its page: one descriptor for reading, one for writing. Throws
+  /// as `domain_recorder::keep`, and system_error.
+  void make(const core::segment& what, segment_files& files);
+  /// Takes the page that `given` is, of a segment that is handed back: `given` is open for reading
+  /// then. Returns the descriptor that is open for writing. Throws wrong_descriptor_kind if it is
+  /// not the page that this segment was, and as `make`.
+  [[nodiscard]] kept_fd take_back(const core::segment& what, kept_fd& given);
+  /// The process that signals has ended: ends the words of the page, for all that wait for them. No
+  /// effect on other segments.
+  void end(gpushm::generation generation) noexcept;
+
+ private:
+  void check_return(const core::segment& what, const kept_fd& given) const;
+  [[nodiscard]] bool charge_for_end(const core::segment& of) noexcept;
+
+  core::domain& domain_;
+  domain_recorder& record_;
+  /// Charges that are never returned, by their accounts.
+  std::map<const core::account*, core::charges> for_ended_;
+};
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/server/restorer.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "broker/session/connection.hpp"
+#include "broker/session/sender.hpp"
+#include "gpushm/error.hpp"
+#include "protocol/transport/credentials.hpp"
+#include "protocol/transport/packet_socket.hpp"
+#include "protocol/wire/codec.hpp"
+#include "succession/recorder/limited_log.hpp"
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+connection& connection_of(session& of) noexcept {
+  return static_cast<connection&>(of);
+}
+
+}  // namespace
+
+void restorer::restore() {
+  for (const auto& [name, value] : from_.state.records) {
+    if (const auto* const found = std::get_if<core::saved_segment>(&value)) {
+      restore_segment(name.first, *found);
+    }
+  }
+  hub_.domain().slots().for_each(
+      [&](const core::slot_word& each) { table_.set(each.slot, each.generation, each.state); });
+  for (const auto& [name, value] : from_.state.records) {
+    if (const auto* const found = std::get_if<core::saved_session>(&value)) {
+      restore_session(name.first, *found);
+    }
+  }
+  for (const auto& [generation, what] : from_.freeing) {
+    restore_freed(generation, what);
+  }
+  for (auto& [number, packet] : from_.packets) {
+    restore_packet(number, packet);
+  }
+  hub_.for_each_session([&](session& each) { restore_events(connection_of(each)); });
+  hub_.for_each_session([&](session& each) { give_table(connection_of(each)); });
+  recorder_.erase(records::key_of(records::kind::events_left));  // each has a resync now
+  for (const records::descriptor_id number : from_.descriptors.numbers()) {
+    recorder_.forget(number);  // the predecessor was killed before it had recorded it
+  }
+  recorder_.commit();
+  for (const gpushm::generation each : lost_) {
+    hub_.lose_memory(each);
+  }
+  drop_sessions();
+  orphans_.clear();
+  closer_->flush();
+  hub_.for_each_session([&](session& each) { loop_.request_turn(connection_of(each)); });
+}
+
+void restorer::drop_sessions() {
+  const auto drop = [&](core::session_id number, std::string_view why) {
+    session* const found = hub_.find(number);
+    if (found != nullptr && !connection_of(*found).closed) {
+      found->dropped = true;
+      connection_of(*found).record();
+      session_ender_.drop(connection_of(*found), why);
+    }
+  };
+  if (from_.suspect) {  // its next step would end this process, too
+    drop(*from_.suspect, "several brokers in a row have ended in a step for it");
+  }
+  for (const auto& [number, why] : dropped_) {
+    drop(number, why);
+  }
+}
+
+void restorer::restore_segment(gpushm::generation generation, const core::saved_segment& what) {
+  auto files = std::make_shared<segment_files>();
+  if (const auto found = from_.files.find(generation); found != from_.files.end()) {
+    for (const records::descriptor_id each : found->second.chunks) {
+      files->chunks.push_back(from_.take(each));
+      files->is_lost = files->is_lost || !files->chunks.back();
+    }
+    files->chunk_bytes = found->second.chunk_bytes;
+    if (found->second.writable != 0) {
+      files->chunks.push_back(from_.take(found->second.writable));
+      files->is_lost = files->is_lost || !files->chunks.back();
+    }
+  }
+  if (files->is_lost) {
+    log_about_members(log_level::error,
+                      "the keeper has lost a descriptor of segment \"" + what.name +
+                          "\": it is removed (raise the keeper's limit of descriptors)");
+    lost_.push_back(generation);
+  }
+  hub_.restore(generation, std::move(files));
+}
+
+void restorer::restore_session(core::session_id number, const core::saved_session& what) {
+  const records::connection_record& record = from_.connections[number];
+  const auto created = std::make_shared<connection>(
+      io_, number, record.closed ? kept_fd() : from_.take(record.requests), recorder_);
+  created->greeted = record.greeted;
+  created->sent_bye = record.sent_bye;
+  created->dropped = record.dropped;
+  created->token = record.token;
+  created->fence = record.fence;
+  created->known_kinds = record.known_kinds;
+  created->takes_tables = record.takes_tables;
+  created->has_event_lane = record.events != 0;
+  created->requests.sent = record.greeted ? 1 : 0;  // Welcome, or it is queued
+  if (const auto rest = from_.rests.find(number); rest != from_.rests.end()) {
+    records::open_rest_record& r = rest->second;
+    created->rest = open_rest{
+        r.id, {std::move(r.names), r.expected_size_bytes, 0}, r.next, r.deadline, r.asked};
+    created->recorded_next = r.next;
+  }
+  hub_.restore(created);
+  if (created->rest) {
+    created->rest->held = hub_.new_charges(*created);
+    created->rest->held.charge(core::resource::memory_bytes, created->rest->memory_bytes());
+  }
+  kept_fd process = from_.take(record.process);
+  created->process_id = process.id;
+  kept_fd life = from_.take(record.life);
+  created->life_id = life.id;
+  created->principal = what.who.principal;
+  kept_fd events = record.closed ? kept_fd() : from_.take(record.events);
+  if (created->fence != fence::none && (!process || !life)) {
+    created->fence = fence::none;  // lost: nothing can prove the end of its process
+  }
+  created->life = end_watch(io_, std::move(life.file));
+  if (!created->requests.socket || (record.events != 0 && !events)) {
+    created->peer.pid = what.who.pid;
+    created->process = end_watch(io_, std::move(process.file));
+    // One socket is lost: the other one may have unread descriptors.
+    session_ender_.close_socket(created->principal, created->requests.take_socket());
+    session_ender_.close_socket(created->principal, std::move(events));
+    session_ender_.restore_closed(*created);
+    created->record();
+    return;
+  }
+  if (events) {
+    created->events.emplace(io_, *created, lane_kind::events, std::move(events));
+  }
+  const auto peer = transport::peer_of(created->requests.socket.get());
+  admission_.start(created, peer, what.who.principal, std::move(process.file));
+  session_ender_.watch_process(*created);
+  created->for_each_lane([&](lane& each) {
+    each.readable = true;
+    each.handled = from_.handled.count({number, each.kind == lane_kind::events ? 1U : 0U}) != 0;
+    each.unread_bytes = static_cast<std::uint64_t>(transport::unread_bytes(each.socket.get()));
+    created->held.charge(core::resource::memory_bytes, each.unread_bytes);
+    const std::uint32_t sent =
+        each.kind == lane_kind::events ? record.inflight_events : record.inflight_requests;
+    each.inflight_bound = sent != 0 ? sent : max_inflight_descriptors_;
+    sender_.restore_inflight(each);
+  });
+}
+
+void restorer::restore_packet(std::uint64_t number, records::packet_record& record) {
+  auto* const found = hub_.find(record.session);
+  if (found == nullptr || connection_of(*found).closed) {
+    recorder_.erase(records::key_of(records::kind::packet, number));
+    return;
+  }
+  connection& to = connection_of(*found);
+  lane& on = record.on_event_lane && to.events ? *to.events : to.requests;
+  outgoing packet;
+  packet.number = number;
+  packet.is_answer = record.is_answer;
+  packet.on_event_lane = record.on_event_lane;
+  packet.ids = record.descriptors;
+  const auto segment_record =
+      from_.state.records.find({core::record_kind::segment, record.files_of});
+  if (record.files_of != 0 && segment_record != from_.state.records.end()) {
+    const core::segment& of = hub_.domain().segment_of(record.files_of);
+    packet.files = std::static_pointer_cast<const segment_files>(of.payload);
+    packet.metadata = record.metadata_of != 0 ? of.metadata : nullptr;
+  } else if (record.files_of != 0) {
+    packet.files = orphans_of(record);  // its segment is freed already
+  }
+  if (packet.files && packet.files->is_lost) {
+    // It cannot be sent. The client connects again, and keeps the leases that it knows.
+    recorder_.erase(records::key_of(records::kind::packet, number));
+    dropped_.emplace(record.session, "the memory of an answer is lost");
+    return;
+  }
+  for (const records::descriptor_id each : record.descriptors) {
+    int descriptor = -1;
+    if (each == 0) {
+      descriptor = table_.descriptor();
+    } else if (packet.files) {
+      for (const kept_fd& chunk : packet.files->chunks) {
+        descriptor = chunk.id == each ? chunk.get() : descriptor;
+      }
+    } else {
+      packet.own = std::make_shared<const kept_fd>(from_.take(each));
+      descriptor = packet.own->get();
+    }
+    packet.descriptors.push_back(descriptor);
+  }
+  if (auto message = packet.metadata ? wire::decode(record.bytes) : std::nullopt) {
+    packet.late = std::move(*message);
+  } else {
+    packet.packet = std::move(record.bytes);
+  }
+  to.held.charge(core::resource::memory_bytes, packet.cost());
+  to.queued_answers += packet.is_answer ? 1U : 0U;
+  if (&on == &to.requests) {
+    ++on.queued;
+  } else {
+    places_[record.session].insert(record.place);
+  }
+  on.queue.push_back(std::move(packet));
+}
+
+/// The keeper has those that the predecessor had not removed.
+void restorer::restore_freed(gpushm::generation generation, const core::saved_segment& what) {
+  std::vector<kept_fd> left;
+  const auto take = [&](records::descriptor_id number) {
+    if (kept_fd taken = from_.take(number)) {
+      left.push_back(std::move(taken));
+    }
+  };
+  if (const auto found = from_.files.find(generation); found != from_.files.end()) {
+    std::for_each(found->second.chunks.begin(), found->second.chunks.end(), take);
+    take(found->second.writable);
+  }
+  orphans_[generation] = hub_.restore_freed(generation, what, std::move(left));
+}
+
+std::shared_ptr<const segment_files> restorer::orphans_of(const records::packet_record& record) {
+  auto& orphans = orphans_[record.files_of];
+  if (!orphans) {  // of an earlier version
+    orphans = std::make_shared<segment_files>();
+    orphans->generation = record.files_of;
+    orphans->closed_by = closer_;
+  }
+  for (const records::descriptor_id each : record.descriptors) {
+    if (kept_fd taken = from_.take(each)) {
+      orphans->chunks.push_back(std::move(taken));
+    }
+  }
+  return orphans;
+}
+
+/// Events that were queued are not recorded. Each is replaced by a resync, so that the number of
+/// packets stays as earlier answers say, and all subscriptions get one.
+void restorer::restore_events(connection& of) {
+  const auto places = std::exchange(places_[of.number], {});
+  if (of.closed || !of.events) {
+    return;
+  }
+  const records::lane_record counted = from_.lanes[of.number];
+  lane& on = *of.events;
+  on.queued = counted.queued;
+  on.sent = counted.sent;
+  prepared recorded = std::exchange(on.queue, {});
+  bool any_lost = false;
+  for (std::uint64_t place = on.sent; place < on.queued; ++place) {
+    if (places.count(place) != 0 && !recorded.empty()) {
+      on.queue.splice(on.queue.end(), recorded, recorded.begin());
+      continue;
+    }
+    any_lost = true;
+    outgoing packet = resync_of(0);
+    ++of.queued_events;
+    of.held.charge(core::resource::memory_bytes, packet.cost());
+    on.queue.push_back(std::move(packet));
+  }
+  on.queue.splice(on.queue.end(), recorded);
+  if (!any_lost && !from_.are_events_left) {
+    return;
+  }
+  // Recorded now: nothing else says later that events were left.
+  const auto queue_resync = [&](std::uint64_t subscription) {
+    outgoing packet = resync_of(subscription);
+    ++of.queued_events;
+    ++on.queued;
+    of.held.charge(core::resource::memory_bytes, packet.cost());
+    on.queue.push_back(std::move(packet));
+  };
+  if (from_.are_events_left) {
+    queue_resync(0);  // about its leases
+  }
+  const core::record_name first{core::record_kind::subscription, of.number, 0};
+  for (auto at = from_.state.records.lower_bound(first);
+       at != from_.state.records.end() && at->first.kind == first.kind &&
+       at->first.first == of.number;
+       ++at) {
+    if (from_.are_events_left) {
+      queue_resync(at->first.second);
+    } else {
+      of.lost_subscriptions.push_back(at->first.second);
+    }
+  }
+  of.record_events();
+}
+
+/// The one before shows its broker dead. After what the predecessor has queued, and before all
+/// events of this broker, so that a client compares them with this table.
+void restorer::give_table(connection& to) {
+  if (!to.greeted || !to.events || to.closed || to.dropped) {
+    return;
+  }
+  if (!to.takes_tables) {  // it would use what the old one says for two seconds
+    dropped_.emplace(to.number, "its version cannot follow a broker that was replaced");
+    return;
+  }
+  const prepared& queued = to.events->queue;
+  if (std::any_of(queued.begin(), queued.end(), [](const outgoing& each) {
+        return each.is_table();  // the predecessor has not sent its own: this one goes instead
+      })) {
+    return;
+  }
+  prepared packet(1);
+  packet.front().packet = wire::encode({0, wire::continued{}});
+  packet.front().descriptors = {table_.descriptor()};
+  packet.front().ids = {0};
+  packet.front().is_answer = false;
+  packet.front().on_event_lane = true;
+  sender_.send(to, std::move(packet));
+}
+
+}  // namespace gpushm::broker_detail

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/session/member_log.hpp"
+
+#include <string>
+#include <string_view>
+
+#include "base/report/log.hpp"
+
+namespace gpushm::broker_detail {
+
+namespace {
+
+std::string text_of(const connection& of) {
+  std::string text =
+      of.peer.pid > 0 ? "pid " + std::to_string(of.peer.pid) : "a client with unknown pid";
+  if (of.peer.uid_known) {
+    text += ", uid " + std::to_string(of.peer.uid);
+  }
+  if (!text.ends_with(of.principal.key)) {
+    text += ", " + of.principal.key;
+  }
+  return text;
+}
+
+}  // namespace
+
+void member_log::write(std::string_view text) {
+  const line_limit::verdict verdict = limit_.next(line_limit::clock::now());
+  report_suppressed(verdict.suppressed);
+  if (verdict.may_write) {
+    base::log(log_level::warning, text);
+  }
+}
+
+void member_log::dropped(const connection& of, std::string_view why) {
+  std::string text = "dropped ";
+  text += text_of(of);
+  text += " in domain ";
+  text += domain_;
+  text += ": ";
+  text += why;
+  write(text);
+}
+
+}  // namespace gpushm::broker_detail
