@@ -17,7 +17,7 @@
 namespace gpushm::bench {
 namespace {
 
-using namespace plugin;
+using namespace device_plugin;
 
 constexpr unsigned int gpus = 64;
 constexpr unsigned int replicas = 100;

@@ -31,7 +31,7 @@ std::string id_of(std::size_t number) {
       .append(std::to_string(number % replicas));
 }
 
-class replicated final : public gpushm::plugin::resource {
+class replicated final : public gpushm::device_plugin::resource {
  public:
   replicated() {
     for (std::size_t number = 0; number < gpus * replicas; ++number) {
@@ -39,13 +39,13 @@ class replicated final : public gpushm::plugin::resource {
     }
   }
   [[nodiscard]] const std::string& name() const noexcept override { return name_; }
-  [[nodiscard]] std::vector<gpushm::plugin::device> devices() const override {
+  [[nodiscard]] std::vector<gpushm::device_plugin::device> devices() const override {
     const std::lock_guard lock(mutex_);
     return devices_;
   }
-  [[nodiscard]] std::vector<gpushm::plugin::allocation> allocate(
+  [[nodiscard]] std::vector<gpushm::device_plugin::allocation> allocate(
       std::span<const std::vector<std::string>> containers) const override {
-    std::vector<gpushm::plugin::allocation> created(containers.size());
+    std::vector<gpushm::device_plugin::allocation> created(containers.size());
     for (std::size_t at = 0; at < containers.size(); ++at) {
       for (const std::string& id : containers[at]) {
         created[at].cdi_devices.push_back(
@@ -72,7 +72,7 @@ class replicated final : public gpushm::plugin::resource {
  private:
   std::string name_ = "nvidia.com/gpu.shared";
   mutable std::mutex mutex_;
-  std::vector<gpushm::plugin::device> devices_;
+  std::vector<gpushm::device_plugin::device> devices_;
 };
 
 struct served {

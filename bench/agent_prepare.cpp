@@ -73,7 +73,7 @@ int measure(unsigned rounds) {
   const temp_dir in_memory;
   gpushm::testing::fake_kube_api server;
   server.put(std::string("/api/v1/nodes/") + test_node);
-  const gpushm::kube::client client(gpushm::kube::server_access{.url = server.url()});
+  const gpushm::api_client::client client(gpushm::api_client::server_access{.url = server.url()});
   broker_domains domains(in_memory / "run");
   dra_kubelet_options found_by;
   found_by.root = dir.path();

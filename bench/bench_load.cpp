@@ -193,7 +193,7 @@ double host_copies(int repetitions) {
 }
 
 /// GB/s of one core, of bytes in its cache.
-double hash_rate(const weights::hash_variant& variant, int repetitions) {
+double hash_rate(const tensors::hash_variant& variant, int repetitions) {
   constexpr std::uint64_t bytes = mib / 2;
   constexpr int rounds = 500;
   const std::vector<std::byte> memory(bytes);
@@ -442,7 +442,7 @@ int run(const broker_process& broker, const wanted& what) {
               static_cast<unsigned long long>(what.gib),
               what.device.c_str(),
               cpus);
-  const auto variants = weights::hash_variants();
+  const auto variants = tensors::hash_variants();
   for (const auto& each : variants) {
     std::printf("%s\"%s\": %.1f",
                 &each == &variants.front() ? "" : ", ",

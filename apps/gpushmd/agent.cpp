@@ -180,13 +180,13 @@ class agent {
                   "the DRA driver needs the broker, which is off",
                   "use --broker on, or --dra off");
     }
-    kube::client_options options;
+    api_client::client_options options;
     options.user_agent = std::string("gpushmd/") + GPUSHM_VERSION;
     options.observer = &metrics_;
-    api_ = std::make_unique<kube::client>(chosen_.kubeconfig.empty()
-                                              ? kube::in_cluster_access()
-                                              : kube::kubeconfig_access(chosen_.kubeconfig),
-                                          options);
+    api_ = std::make_unique<api_client::client>(
+        chosen_.kubeconfig.empty() ? api_client::in_cluster_access()
+                                   : api_client::kubeconfig_access(chosen_.kubeconfig),
+        options);
     dra_ = std::make_unique<dra::driver>(driver_options_of(chosen_), *api_, *domains_, &metrics_);
   }
 
@@ -250,7 +250,7 @@ class agent {
   std::unique_ptr<device_plugin>
       plugin_;  // destroyed last of the others: the driver may take seconds
   std::unique_ptr<node_domains> domains_;
-  std::unique_ptr<kube::client> api_;
+  std::unique_ptr<api_client::client> api_;
   std::unique_ptr<dra::driver> dra_;
   std::unique_ptr<web_server> web_;  // destroyed first: it reads from the others
 };
@@ -285,7 +285,7 @@ agent_end run_agent(const settings& chosen, const std::function<settings()>& rel
 }
 
 bool anything_abandoned() noexcept {
-  return plugin::health_monitor::any_abandoned();
+  return gpushm::device_plugin::health_monitor::any_abandoned();
 }
 
 }  // namespace gpushm::agent

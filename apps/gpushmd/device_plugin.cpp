@@ -63,8 +63,9 @@ discover::generate_options generate_options_of(const settings& chosen) {
   return options;
 }
 
-plugin::plan_options plan_options_of(const settings& start, const device_plugin_settings& offered) {
-  plugin::plan_options options;
+gpushm::device_plugin::plan_options plan_options_of(const settings& start,
+                                                    const device_plugin_settings& offered) {
+  gpushm::device_plugin::plan_options options;
   options.gpus = start.gpus;
   options.gpu_resource_name = offered.gpu_resource_name;
   options.per_gpu_resources = offered.per_gpu_resources;
@@ -100,10 +101,10 @@ device_plugin::device_plugin(const settings& start,
       driver::nvml_library::set_alternative_path(nvml);
     }
     inventory_ = std::make_unique<inventory_child>(nvml);
-    monitor_ = std::make_unique<plugin::health_monitor>(
+    monitor_ = std::make_unique<gpushm::device_plugin::health_monitor>(
         start_.health,
-        plugin::health_monitor::listener{
-            [this](const std::string& uuid, const plugin::gpu_health& now) {
+        gpushm::device_plugin::health_monitor::listener{
+            [this](const std::string& uuid, const gpushm::device_plugin::gpu_health& now) {
               gpu_changed(uuid, now);
             },
             [this](const std::string& /*what*/) { request_plan(); },
@@ -176,9 +177,10 @@ void device_plugin::run(const std::stop_token& stop) {
   }
 }
 
-plugin::inventory device_plugin::take_inventory(const device_plugin_settings& offered) {
+gpushm::device_plugin::inventory device_plugin::take_inventory(
+    const device_plugin_settings& offered) {
   if (start_.gpus_released) {
-    plugin::inventory none;
+    gpushm::device_plugin::inventory none;
     none.problem = fmt::format("they are released while {} exists", release_file(start_));
     return none;
   }
@@ -206,20 +208,23 @@ plugin::inventory device_plugin::take_inventory(const device_plugin_settings& of
 }
 
 void device_plugin::apply(const device_plugin_settings& offered) {
-  apply_offer(offered, start_.gpus ? take_inventory(offered) : plugin::inventory(), false);
+  apply_offer(
+      offered, start_.gpus ? take_inventory(offered) : gpushm::device_plugin::inventory(), false);
 }
 
 void device_plugin::apply_offer(const device_plugin_settings& offered,
-                                const plugin::inventory& found,
+                                const gpushm::device_plugin::inventory& found,
                                 bool without_gpus) {
-  plugin::plan_options options = plan_options_of(start_, offered);
+  gpushm::device_plugin::plan_options options = plan_options_of(start_, offered);
   options.gpus = options.gpus && !without_gpus;
-  plugin::planned plan = plugin::make_plan(offered.plugin, options, found);
+  gpushm::device_plugin::planned plan =
+      gpushm::device_plugin::make_plan(offered.plugin, options, found);
   // Running containers refer to the GPUs' document even while the driver does not respond.
-  plugin::write_documents(
-      plan,
-      start_.cdi_dir,
-      without_gpus ? plugin::stale_documents::keep : plugin::stale_documents::remove);
+  gpushm::device_plugin::write_documents(plan,
+                                         start_.cdi_dir,
+                                         without_gpus
+                                             ? gpushm::device_plugin::stale_documents::keep
+                                             : gpushm::device_plugin::stale_documents::remove);
   for (const std::string& note : plan.notes) {
     base::log(log_level::info, note);
   }
@@ -229,7 +234,7 @@ void device_plugin::apply_offer(const device_plugin_settings& offered,
   const std::lock_guard lock(mutex_);
   plan_ = std::move(plan);
   gpu_uuids_.clear();
-  for (const plugin::gpu_info& each : found.gpus) {
+  for (const gpushm::device_plugin::gpu_info& each : found.gpus) {
     gpu_uuids_.push_back(each.entry.uuid);
     gpu_addresses_.insert_or_assign(each.entry.uuid, each.entry.pci_address);
   }
@@ -291,7 +296,8 @@ void device_plugin::check_driver() {
   apply_health();
 }
 
-void device_plugin::gpu_changed(const std::string& uuid, const plugin::gpu_health& now) {
+void device_plugin::gpu_changed(const std::string& uuid,
+                                const gpushm::device_plugin::gpu_health& now) {
   const std::lock_guard lock(mutex_);
   plan_.set_health(uuid, now.healthy, now.reason);
 }

@@ -60,12 +60,13 @@ class device_plugin {
   [[nodiscard]] std::optional<device_plugin_settings> next(const std::stop_token& stop);
   void apply(const device_plugin_settings& offered);
   void apply_offer(const device_plugin_settings& offered,
-                   const plugin::inventory& found,
+                   const gpushm::device_plugin::inventory& found,
                    bool without_gpus);
-  [[nodiscard]] plugin::inventory take_inventory(const device_plugin_settings& offered);
+  [[nodiscard]] gpushm::device_plugin::inventory take_inventory(
+      const device_plugin_settings& offered);
   void request_plan();
   void check_driver();
-  void gpu_changed(const std::string& uuid, const plugin::gpu_health& now);
+  void gpu_changed(const std::string& uuid, const gpushm::device_plugin::gpu_health& now);
   void gpu_lost(const std::string& uuid);
   /// Precondition: the caller holds the mutex.
   void apply_health();
@@ -78,8 +79,8 @@ class device_plugin {
   kubelet::manager manager_;
   std::unique_ptr<inventory_child> inventory_;  // null without GPUs, or if they are released
   mutable std::mutex mutex_;
-  plugin::planned plan_;                // guarded by mutex_
-  std::vector<std::string> gpu_uuids_;  // guarded by mutex_: of the plan
+  gpushm::device_plugin::planned plan_;  // guarded by mutex_
+  std::vector<std::string> gpu_uuids_;   // guarded by mutex_: of the plan
   /// Guarded by mutex_: of every GPU that was ever in an inventory; a lost one is in none.
   std::map<std::string, std::string> gpu_addresses_;
   std::map<std::string, std::string> unserved_;                         // guarded by mutex_
@@ -88,7 +89,7 @@ class device_plugin {
   std::optional<device_plugin_settings> requested_;  // guarded by mutex_: for the next plan
   bool plan_due_ = true;                             // guarded by mutex_: a plan is due
   std::condition_variable_any due_;
-  std::unique_ptr<plugin::health_monitor>
+  std::unique_ptr<gpushm::device_plugin::health_monitor>
       monitor_;                     // destroyed before the members that its thread uses
   device_plugin_settings offered_;  // used only by the planner's thread
   bool anything_offered_ = false;   // used only by the planner's thread

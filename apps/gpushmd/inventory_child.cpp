@@ -20,7 +20,7 @@ constexpr const char* operation = "take an inventory of the GPUs";
 /// Upper bound of waiting for a killed process, which can be stuck in a system call of the driver.
 constexpr std::chrono::seconds end_timeout{1};
 
-json json_of(const plugin::instance& from) {
+json json_of(const gpushm::device_plugin::instance& from) {
   return {{"index", from.entry.index},
           {"uuid", from.entry.uuid},
           {"gpu_instance", from.entry.gpu_instance},
@@ -29,8 +29,8 @@ json json_of(const plugin::instance& from) {
           {"total_bytes", from.total_bytes}};
 }
 
-plugin::instance instance_of(const json& from) {
-  plugin::instance result;
+gpushm::device_plugin::instance instance_of(const json& from) {
+  gpushm::device_plugin::instance result;
   result.entry.index = from.at("index").get<unsigned int>();
   result.entry.uuid = from.at("uuid").get<std::string>();
   result.entry.gpu_instance = from.at("gpu_instance").get<unsigned int>();
@@ -40,7 +40,7 @@ plugin::instance instance_of(const json& from) {
   return result;
 }
 
-json json_of(const plugin::gpu_info& from) {
+json json_of(const gpushm::device_plugin::gpu_info& from) {
   json result{{"index", from.entry.index},
               {"uuid", from.entry.uuid},
               {"pci_address", from.entry.pci_address},
@@ -52,14 +52,14 @@ json json_of(const plugin::gpu_info& from) {
   if (from.numa_node) {
     result["numa_node"] = *from.numa_node;
   }
-  for (const plugin::instance& each : from.instances) {
+  for (const gpushm::device_plugin::instance& each : from.instances) {
     result["instances"].push_back(json_of(each));
   }
   return result;
 }
 
-plugin::gpu_info gpu_of(const json& from) {
-  plugin::gpu_info result;
+gpushm::device_plugin::gpu_info gpu_of(const json& from) {
+  gpushm::device_plugin::gpu_info result;
   result.entry.index = from.at("index").get<unsigned int>();
   result.entry.uuid = from.at("uuid").get<std::string>();
   result.entry.pci_address = from.at("pci_address").get<std::string>();
@@ -79,22 +79,22 @@ plugin::gpu_info gpu_of(const json& from) {
 
 }  // namespace
 
-std::string inventory_text(const plugin::inventory& from) {
+std::string inventory_text(const gpushm::device_plugin::inventory& from) {
   json result{{"gpus", json::array()},
               {"closeness", from.closeness},
               {"driver_version", from.driver_version},
               {"left_out", from.left_out},
               {"problem", from.problem}};
-  for (const plugin::gpu_info& each : from.gpus) {
+  for (const gpushm::device_plugin::gpu_info& each : from.gpus) {
     result["gpus"].push_back(json_of(each));
   }
   return result.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-std::optional<plugin::inventory> inventory_of_text(const std::string& text) {
+std::optional<gpushm::device_plugin::inventory> inventory_of_text(const std::string& text) {
   try {
     const json from = json::parse(text);
-    plugin::inventory result;
+    gpushm::device_plugin::inventory result;
     for (const json& each : from.at("gpus")) {
       result.gpus.push_back(gpu_of(each));
     }
@@ -109,7 +109,7 @@ std::optional<plugin::inventory> inventory_of_text(const std::string& text) {
 }
 
 int print_inventory(const std::string& library) {
-  const std::string text = inventory_text(plugin::take_inventory(library));
+  const std::string text = inventory_text(gpushm::device_plugin::take_inventory(library));
   const bool written =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   return written ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -143,7 +143,7 @@ void inventory_child::start() {
   child_->close_input();
 }
 
-std::optional<plugin::inventory> inventory_child::wait(base::deadline until) {
+std::optional<gpushm::device_plugin::inventory> inventory_child::wait(base::deadline until) {
   if (!child_->read_all(text_, until)) {
     return std::nullopt;
   }

@@ -13,12 +13,14 @@ namespace gpushm::agent {
 
 /// With this argument the program takes an inventory, writes it to standard output and exits.
 inline constexpr const char* inventory_argument = "--print-inventory";
-/// Implements that argument. `library`: as in `plugin::take_inventory`. Returns the exit status.
+/// Implements that argument. `library`: as in `gpushm::device_plugin::take_inventory`. Returns the
+/// exit status.
 int print_inventory(const std::string& library);
 
-[[nodiscard]] std::string inventory_text(const plugin::inventory& from);
+[[nodiscard]] std::string inventory_text(const gpushm::device_plugin::inventory& from);
 /// Returns nullopt if the text is not an output of `inventory_text`.
-[[nodiscard]] std::optional<plugin::inventory> inventory_of_text(const std::string& text);
+[[nodiscard]] std::optional<gpushm::device_plugin::inventory> inventory_of_text(
+    const std::string& text);
 
 /// Takes inventories in a child process, because NVML can block for minutes, even uninterruptibly;
 /// only the child then hangs. Thread-safety: distinct objects: safe; shared objects: unsafe, except
@@ -36,7 +38,7 @@ class inventory_child {
   /// Blocks until the inventory is complete. Returns nullopt at `until`; the caller then waits
   /// again or calls `stop`. Throws `error`: driver_error if the child exited without a result,
   /// timed_out after `cancel`.
-  [[nodiscard]] std::optional<plugin::inventory> wait(base::deadline until);
+  [[nodiscard]] std::optional<gpushm::device_plugin::inventory> wait(base::deadline until);
   /// Kills the child. Blocks for at most a second.
   void stop() noexcept;
   /// Makes current and later calls of `wait` return.

@@ -47,8 +47,9 @@ void read_file(const std::string& file, settings& out, std::vector<settings_prob
     return;
   }
   const std::string& text = out.config_text;
-  plugin::checked_configuration checked = plugin::check_configuration(text, file);
-  for (plugin::configuration_problem& each : checked.problems) {
+  gpushm::device_plugin::checked_configuration checked =
+      gpushm::device_plugin::check_configuration(text, file);
+  for (gpushm::device_plugin::configuration_problem& each : checked.problems) {
     std::string place =
         each.line > 0 ? fmt::format("{}:{}:{}", file, each.line, each.column) : file;
     problems.push_back({std::move(place), std::move(each.text), std::move(each.next_step)});
@@ -103,7 +104,7 @@ void take_health_variables(const char* (*variable)(const char*),
   const std::string critical = value_of_variable(enable);
   const auto change = [&](const char* name, const std::string& xids) {
     try {
-      plugin::change_application_xids(out.health, xids, {});
+      gpushm::device_plugin::change_application_xids(out.health, xids, {});
     } catch (const error& why) {
       problems.push_back(
           {fmt::format("${}", name), why.cause(), "write comma-separated numbers of Xids, or all"});

@@ -24,8 +24,9 @@ struct device_plugin_settings {
   std::string gpu_resource_name = "nvidia.com/gpu";
   unsigned int per_gpu_replicas = 16;
   unsigned int share_replicas = 64;
-  plugin::replica_policy replicas = plugin::replica_policy::distributed;
-  plugin::configuration
+  gpushm::device_plugin::replica_policy replicas =
+      gpushm::device_plugin::replica_policy::distributed;
+  gpushm::device_plugin::configuration
       plugin;  ///< settings of NVIDIA's device plugin in the file, overridden by flags
   bool operator==(const device_plugin_settings&) const = default;
 };
@@ -57,7 +58,7 @@ struct settings {
   std::string listen = "[::]:9410";
   std::string log_level = "info";
   log_format log_as = log_format::text;
-  plugin::health_options health;
+  gpushm::device_plugin::health_options health;
   device_plugin_settings offer;
   std::string config_text;  ///< content of `config_file`
 

@@ -80,7 +80,7 @@ class section_reader {
         return fmt::format("write it as agent.{}", each.key);
       }
     }
-    const std::string place = plugin::place_of_setting(key);
+    const std::string place = gpushm::device_plugin::place_of_setting(key);
     return place.empty() ? "see: gpushmd --help"
                          : fmt::format("{} belongs in {}, outside agent", key, place);
   }

@@ -86,8 +86,8 @@ std::vector<std::string> domain_names(std::string_view text) {
 }
 
 std::string resource_name(std::string_view text) {
-  std::string whole = plugin::whole_resource_name(text);
-  if (const auto why = plugin::resource_name_problem(whole)) {
+  std::string whole = gpushm::device_plugin::whole_resource_name(text);
+  if (const auto why = gpushm::device_plugin::resource_name_problem(whole)) {
     refuse(fmt::format("{} is not a resource name: {}", base::in_quotes(text), *why));
   }
   return whole;
@@ -212,7 +212,7 @@ constexpr auto table = std::to_array<setting>({
      "distributed|packed",
      "Choice of a container's replicas: on the least used GPUs, or on the most used",
      [](settings& s, std::string_view v) {
-       s.offer.replicas = plugin::parse_replica_policy(v, {});
+       s.offer.replicas = gpushm::device_plugin::parse_replica_policy(v, {});
      },
      immediately},
     {"--device-plugin-dir",
@@ -228,7 +228,9 @@ constexpr auto table = std::to_array<setting>({
      "[-]N[,…]",
      "Xids that leave a GPU healthy, in addition to 13, 31, 43, 45, 68 and 109; -N removes one; "
      "all: every Xid",
-     [](settings& s, std::string_view v) { plugin::change_application_xids(s.health, v, {}); },
+     [](settings& s, std::string_view v) {
+       gpushm::device_plugin::change_application_xids(s.health, v, {});
+     },
      differs<&settings::health>},
     {"--dra",
      "GPUSHMD_DRA",
@@ -342,7 +344,7 @@ constexpr auto table = std::to_array<setting>({
      "none|single|mixed",
      "How MIG instances are advertised",
      [](settings& s, std::string_view v) {
-       s.offer.plugin.flags.mig = plugin::parse_mig_strategy(v, {});
+       s.offer.plugin.flags.mig = gpushm::device_plugin::parse_mig_strategy(v, {});
      },
      immediately},
     {"--device-list-strategy",
@@ -351,7 +353,8 @@ constexpr auto table = std::to_array<setting>({
      "STRATEGY[,…]",
      "cdi-cri, cdi-annotations, envvar or volume-mounts",
      [](settings& s, std::string_view v) {
-       s.offer.plugin.flags.device_list = plugin::parse_device_list_strategies(v, {});
+       s.offer.plugin.flags.device_list =
+           gpushm::device_plugin::parse_device_list_strategies(v, {});
      },
      immediately},
     {"--device-id-strategy",
@@ -360,7 +363,7 @@ constexpr auto table = std::to_array<setting>({
      "uuid|index",
      "How devices are identified to a runtime",
      [](settings& s, std::string_view v) {
-       s.offer.plugin.flags.device_id = plugin::parse_device_id_strategy(v, {});
+       s.offer.plugin.flags.device_id = gpushm::device_plugin::parse_device_id_strategy(v, {});
      },
      immediately},
     {"--pass-device-specs",

@@ -25,7 +25,7 @@
 #include "tests/support/process/deadline.hpp"
 #include "tests/support/process/temp_dir.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -676,4 +676,4 @@ TEST_F(connected, events_arrive_during_requests) {
 }
 
 }  // namespace
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

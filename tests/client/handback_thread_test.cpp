@@ -10,7 +10,7 @@
 
 #include "tests/support/process/deadline.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -59,4 +59,4 @@ TEST(handback_thread, ends_when_it_is_stopped_before_its_first_attempt) {
 }
 
 }  // namespace
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

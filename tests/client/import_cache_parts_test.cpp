@@ -22,7 +22,7 @@
 #include "tests/support/process/deadline.hpp"
 #include "tests/support/process/temp_dir.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -416,4 +416,4 @@ TEST_F(import_cache_parts, lost_events_become_one_resync_for_slow_reader) {
 }
 
 }  // namespace
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -18,7 +18,7 @@
 #include "tests/client/scripted_broker.hpp"
 #include "tests/support/process/deadline.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -330,4 +330,4 @@ TEST(lanes_end, wakes_waiters_of_both_lanes) {
 }
 
 }  // namespace
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

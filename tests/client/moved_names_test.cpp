@@ -19,7 +19,7 @@
 #include "tests/client/scripted_broker.hpp"
 #include "tests/support/process/deadline.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -270,4 +270,4 @@ TEST(moved_name, is_seen_by_a_cached_open) {
 }
 
 }  // namespace
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

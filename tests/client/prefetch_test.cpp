@@ -27,7 +27,7 @@
 #include "tests/support/process/proc_counters.hpp"
 #include "tests/support/process/temp_dir.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -611,4 +611,4 @@ TEST(names_with_the_connection, are_not_waited_for_at_exporters) {
 }
 
 }  // namespace
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -263,27 +263,27 @@ TEST_F(registered, descriptors_are_described) {
 }
 
 TEST(registered_facts, are_the_same_after_a_round_trip_and_checked) {
-  using detail::registered_facts;
+  using client_detail::registered_facts;
   for (const registered_facts& each :
        {registered_facts{1, 2, 3, GPUSHM_DESCRIPTOR_GPU_MEMORY, "python3"},
         registered_facts{~0ULL, ~0ULL, -1, GPUSHM_DESCRIPTOR_FILE, std::string(15, 'x')},
         registered_facts{}}) {
-    auto bytes = detail::encode(each);
+    auto bytes = client_detail::encode(each);
     ASSERT_EQ(bytes.size(), 40U);
-    EXPECT_EQ(detail::decode_facts(bytes), each);
+    EXPECT_EQ(client_detail::decode_facts(bytes), each);
     bytes.resize(64);
-    EXPECT_EQ(detail::decode_facts(bytes), each) << "a later version may add something";
+    EXPECT_EQ(client_detail::decode_facts(bytes), each) << "a later version may add something";
     for (std::size_t size = 0; size != 40; ++size) {
-      EXPECT_EQ(detail::decode_facts(std::span(bytes).first(size)), std::nullopt);
+      EXPECT_EQ(client_detail::decode_facts(std::span(bytes).first(size)), std::nullopt);
     }
     bytes[20] = std::byte{3};
-    EXPECT_EQ(detail::decode_facts(bytes), std::nullopt) << "an unknown kind";
+    EXPECT_EQ(client_detail::decode_facts(bytes), std::nullopt) << "an unknown kind";
   }
   const std::vector<std::byte> full(40, std::byte{'x'});
   std::vector<std::byte> unterminated = full;
   unterminated[20] = std::byte{2};
   unterminated[21] = unterminated[22] = unterminated[23] = std::byte{0};
-  EXPECT_EQ(detail::decode_facts(unterminated)->comm, std::string(15, 'x'));
+  EXPECT_EQ(client_detail::decode_facts(unterminated)->comm, std::string(15, 'x'));
 }
 
 TEST_F(registered, descriptors_leave_nothing) {

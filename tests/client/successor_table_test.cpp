@@ -22,7 +22,7 @@
 #include "tests/client/scripted_broker.hpp"
 #include "tests/support/process/deadline.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -204,4 +204,4 @@ TEST(successor_table, is_awaited_before_the_cache_is_used) {
 }
 
 }  // namespace
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -475,11 +475,11 @@ TEST_P(backend_conformance, suspended_segment_stays_with_its_users) {
   const auto bytes = pattern(3 * step, 9);
   written.write(0, bytes);
   written.publish();
-  const auto reader =
-      std::make_shared<detail::client_impl>(connect_options{.socket_path = options_.socket_path});
+  const auto reader = std::make_shared<client_detail::client_impl>(
+      connect_options{.socket_path = options_.socket_path});
   auto first = reader->open("w", use());
   // As DLPack capsules, tensors and what find_memory returns do.
-  const detail::segment_ptr owner(gpushm_segment_dup(first.get()));
+  const client_detail::segment_ptr owner(gpushm_segment_dup(first.get()));
   const void* const address = gpushm_segment_data(owner.get());
   first->region().suspend();
   for (const gpushm_segment* each : {first.get(), owner.get()}) {
@@ -495,7 +495,7 @@ TEST_P(backend_conformance, suspended_segment_stays_with_its_users) {
   EXPECT_EQ(gpushm_segment_current_state(owner.get()), GPUSHM_SEGMENT_SUSPENDED) << "not ended";
   EXPECT_EQ(written.state(), segment_state::removed);
 
-  detail::chunk_stream chunks(owner->mapped().shared_lease(), {}, std::chrono::seconds(60));
+  client_detail::chunk_stream chunks(owner->mapped().shared_lease(), {}, std::chrono::seconds(60));
   owner->region().resume(chunks);
   EXPECT_EQ(gpushm_segment_current_state(owner.get()), GPUSHM_SEGMENT_REMOVED);
   EXPECT_EQ(gpushm_segment_data(owner.get()), address);
@@ -507,8 +507,8 @@ TEST_P(backend_conformance, suspended_segment_is_not_cached) {
   create_options options = make(mib);
   options.lifetime = lifetime::persistent;
   producer_->create("w", options).publish();
-  const auto reader =
-      std::make_shared<detail::client_impl>(connect_options{.socket_path = options_.socket_path});
+  const auto reader = std::make_shared<client_detail::client_impl>(
+      connect_options{.socket_path = options_.socket_path});
   static_cast<void>(reader->open("w", use()));
   EXPECT_EQ(reader->leases().stats().kept_entries, 1U);
   reader->open("w", use())->region().suspend();

@@ -9,7 +9,7 @@
 #include "tests/fuzz/require.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace gpushm::plugin;
+  using namespace gpushm::device_plugin;
   // A separate buffer without slack after its end.
   const std::string text(reinterpret_cast<const char*>(data), size);
   const checked_configuration checked = check_configuration(text, "file");

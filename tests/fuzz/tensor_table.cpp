@@ -15,7 +15,7 @@
 
 namespace {
 
-using namespace gpushm::weights;
+using namespace gpushm::tensors;
 
 constexpr std::uint64_t tensor_bytes = std::uint64_t{1} << 40U;
 
@@ -40,7 +40,7 @@ void check(const tensor_table& table) {
 
 /// JSON that a program publishes.
 void publish(std::string_view text) {
-  std::optional<tensors> content;
+  std::optional<tensor_list> content;
   try {
     content = read_tensors(text, dialect::table);
   } catch (const invalid_json&) {

@@ -10,10 +10,10 @@
 
 namespace {
 
-using namespace gpushm::weights;
+using namespace gpushm::tensors;
 
 void try_to_read(std::string_view text, dialect as) {
-  tensors value;
+  tensor_list value;
   try {
     value = read_tensors(text, as);
     for (const tensor& each : value.all) {

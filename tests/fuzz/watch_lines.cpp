@@ -15,8 +15,8 @@
 
 namespace {
 
-using gpushm::kube::watch_event;
-using gpushm::kube::watch_lines;
+using gpushm::api_client::watch_event;
+using gpushm::api_client::watch_lines;
 
 constexpr std::size_t max_bytes = 4'096;
 

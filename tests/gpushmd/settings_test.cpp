@@ -114,7 +114,7 @@ agent:
   EXPECT_EQ(chosen.share_devices, 10U);
   EXPECT_EQ(chosen.offer.share_replicas, 21U);
   EXPECT_EQ(chosen.offer.gpu_resource_name, "example.com/flag");
-  EXPECT_EQ(chosen.offer.plugin.flags.mig, plugin::mig_strategy::mixed);
+  EXPECT_EQ(chosen.offer.plugin.flags.mig, gpushm::device_plugin::mig_strategy::mixed);
   EXPECT_THAT(chosen.domains, ElementsAre("one", "two"));
   EXPECT_EQ(chosen.log_as, log_format::json);
   EXPECT_EQ(chosen.config_file, path);
@@ -130,7 +130,7 @@ TEST_F(agent_settings, health_variables_of_nvidias_plugin_are_read) {
     variables() = {{"DP_DISABLE_HEALTHCHECKS", disable}, {"DP_ENABLE_HEALTHCHECKS", enable}};
     return gather_usable_settings({}, variable).health;
   };
-  const plugin::health_options usual;
+  const gpushm::device_plugin::health_options usual;
   EXPECT_EQ(health("", ""), usual);
   EXPECT_FALSE(health("all", "").any_xid);
   EXPECT_FALSE(health("XIDS", "").any_xid);
@@ -388,7 +388,7 @@ TEST(broker_memory, fits_container_limit_with_full_domains) {
 }
 
 TEST(agent_inventory_text, round_trips) {
-  plugin::inventory whole;
+  gpushm::device_plugin::inventory whole;
   whole.gpus.resize(2);
   whole.gpus[0].entry = {1, "GPU-a", "0000:18:00.0", 3, true, {{4, "MIG-b", 5, 6}}};
   whole.gpus[0].name = "NVIDIA H100";
@@ -400,7 +400,7 @@ TEST(agent_inventory_text, round_trips) {
   whole.driver_version = "580";
   whole.left_out = {"GPU 3 does not respond"};
   EXPECT_EQ(inventory_of_text(inventory_text(whole)), whole);
-  plugin::inventory none;
+  gpushm::device_plugin::inventory none;
   none.problem = "no \xff driver";  // invalid UTF-8 does not invalidate the rest
   EXPECT_THAT(inventory_of_text(inventory_text(none))->problem, ::testing::StartsWith("no "));
   EXPECT_EQ(inventory_of_text(""), std::nullopt);

@@ -216,8 +216,13 @@ INSTANTIATE_TEST_SUITE_P(fake,
 class items : public testing::Test {
  protected:
   void TearDown() override {
-    EXPECT_EQ(gpushm::detail::handle_table<gpushm::detail::acquired_slot>::of_process().size(), 0U);
-    EXPECT_EQ(gpushm::detail::handle_table<gpushm::detail::taken_item>::of_process().size(), 0U);
+    EXPECT_EQ(
+        gpushm::client_detail::handle_table<gpushm::client_detail::acquired_slot>::of_process()
+            .size(),
+        0U);
+    EXPECT_EQ(
+        gpushm::client_detail::handle_table<gpushm::client_detail::taken_item>::of_process().size(),
+        0U);
   }
   [[nodiscard]] channel_producer create(std::uint32_t slots) const {
     return channel_producer::create(

@@ -68,11 +68,11 @@ bool has_its_metadata(const channel_item& item) {
 /// What a consumer says about itself: all modes, and impossible ones.
 std::vector<std::byte> metadata_of(int attempt, std::uint32_t held, gpushm::generation producer) {
   using gpushm::channel::consumer_mode;
-  auto result = gpushm::detail::encode({held != 0          ? consumer_mode::latest
-                                        : attempt % 2 == 0 ? consumer_mode::block
-                                                           : consumer_mode::share,
-                                        2,
-                                        producer});
+  auto result = gpushm::client_detail::encode({held != 0          ? consumer_mode::latest
+                                               : attempt % 2 == 0 ? consumer_mode::block
+                                                                  : consumer_mode::share,
+                                               2,
+                                               producer});
   if (attempt % 4 == 3) {
     result[0] = std::byte{7};
   }

@@ -15,10 +15,10 @@
 
 namespace {
 
-using gpushm::detail::mapped_page;
-using gpushm::detail::own_words;
-using gpushm::detail::place_follower;
-using gpushm::detail::word_place;
+using gpushm::client_detail::mapped_page;
+using gpushm::client_detail::own_words;
+using gpushm::client_detail::place_follower;
+using gpushm::client_detail::word_place;
 using gpushm::sync::condition;
 using gpushm::sync::wait_result;
 using gpushm::sync::word_kind;

@@ -158,7 +158,7 @@ TEST_P(files_that_change, before_the_seal_are_not_sealed) {
 
 /// The reader has looked at the file before it changes: it reads that file or refuses, and ends.
 TEST_P(files_that_change, are_read_through_one_descriptor) {
-  using namespace gpushm::weights;
+  using namespace gpushm::tensors;
   const auto files = open_model({path_});
   change_file();
   const piece_reader reader(files, std::get<1>(GetParam()));
@@ -440,7 +440,7 @@ TEST_F(files_of_a_loaded_model, keep_it_if_the_load_fails) {
       throw std::runtime_error("of the caller");
     }
   };
-  EXPECT_THROW(static_cast<void>(weights::load(client_, "w", {path}, how)), std::runtime_error);
+  EXPECT_THROW(static_cast<void>(tensors::load(client_, "w", {path}, how)), std::runtime_error);
   client other = client::connect({.socket_path = socket_});
   EXPECT_EQ(open_tensors(other, "w").generation(), former);
   // No part of the other one is left, on this connection, either.
@@ -506,7 +506,7 @@ TEST_F(files_of_a_loaded_model, are_not_mixed_with_those_of_a_loader_before) {
       throw std::runtime_error("of the caller");
     }
   };
-  EXPECT_THROW(static_cast<void>(weights::load(client_, "w", {path}, how)), std::runtime_error);
+  EXPECT_THROW(static_cast<void>(tensors::load(client_, "w", {path}, how)), std::runtime_error);
   ASSERT_TRUE(held.has_value());
   rename_over(path, content_of(2));
   const segment loaded = load(path);

@@ -9,10 +9,10 @@
 
 namespace {
 
-using gpushm::weights::hash_of;
-using gpushm::weights::hash_variant;
-using gpushm::weights::hash_variants;
-using gpushm::weights::running_hash;
+using gpushm::tensors::hash_of;
+using gpushm::tensors::hash_variant;
+using gpushm::tensors::hash_variants;
+using gpushm::tensors::running_hash;
 
 std::vector<std::byte> some_bytes(std::size_t count) {
   std::vector<std::byte> result(count);
@@ -41,7 +41,7 @@ std::vector<std::size_t> sizes() {
 
 TEST(hash, is_the_one_that_the_format_specifies) {
   EXPECT_EQ(hash_of({}), 0x2d06800538d394c2U);  // of the xxHash specification
-  EXPECT_EQ(gpushm::weights::hash_text({}), "99aa06d3014798d86001c324468d497f");
+  EXPECT_EQ(gpushm::tensors::hash_text({}), "99aa06d3014798d86001c324468d497f");
 }
 
 TEST(hash, is_equal_for_all_instruction_sets) {

@@ -18,29 +18,29 @@
 
 namespace gpushm_tests {
 
-namespace weights = gpushm::weights;
+namespace tensors = gpushm::tensors;
 
 namespace {
 
-weights::tensors table_in(const gpushm::segment& loaded) {
-  return weights::read_tensors(gpushm::tensor_table(loaded), weights::dialect::table);
+tensors::tensor_list table_in(const gpushm::segment& loaded) {
+  return tensors::read_tensors(gpushm::tensor_table(loaded), tensors::dialect::table);
 }
 
 bool is_wanted(const std::string& name, const gpushm::load_options& selection) {
   return selection.tensors.empty() ||
          std::any_of(selection.tensors.begin(),
                      selection.tensors.end(),
-                     [&](const std::string& each) { return weights::matches(each, name); });
+                     [&](const std::string& each) { return tensors::matches(each, name); });
 }
 
 /// Changes the shape and the bytes of a tensor to those of its slices.
-void apply_slices(weights::tensor& what,
+void apply_slices(tensors::tensor& what,
                   std::vector<std::byte>& bytes,
                   const gpushm::load_options& selection) {
   const std::vector<std::uint64_t> shape = what.shape;
   std::vector<std::vector<std::uint64_t>> indices(shape.size());
   for (const auto& each : selection.slices) {
-    if (weights::matches(each.name, what.name)) {
+    if (tensors::matches(each.name, what.name)) {
       const auto dimension = static_cast<std::size_t>(each.dimension);
       const std::uint64_t unit = each.parts == 0 ? 1 : shape.at(dimension) / each.parts;
       for (std::uint64_t index = each.begin * unit; index != each.end * unit; ++index) {
@@ -64,17 +64,17 @@ void apply_slices(weights::tensor& what,
 
 std::string hash_of(const std::vector<std::byte>& bytes) {
   std::vector<std::uint64_t> pieces;
-  for (std::size_t at = 0; at < bytes.size(); at += weights::hashed_bytes) {
-    const std::size_t count = std::min<std::size_t>(weights::hashed_bytes, bytes.size() - at);
-    pieces.push_back(weights::hash_of({bytes.data() + at, count}));
+  for (std::size_t at = 0; at < bytes.size(); at += tensors::hashed_bytes) {
+    const std::size_t count = std::min<std::size_t>(tensors::hashed_bytes, bytes.size() - at);
+    pieces.push_back(tensors::hash_of({bytes.data() + at, count}));
   }
-  return weights::tensor_hash(pieces);
+  return tensors::tensor_hash(pieces);
 }
 
 }  // namespace
 
 bool is_model_of(const gpushm::segment& loaded, const std::string& path) {
-  return table_in(loaded).metadata == weights::open_model({path}).front().contents.metadata;
+  return table_in(loaded).metadata == tensors::open_model({path}).front().contents.metadata;
 }
 
 std::vector<std::byte> sliced_bytes(const std::vector<std::byte>& whole,
@@ -116,8 +116,8 @@ model_comparison::model_comparison(const gpushm::segment& loaded,
                                    const gpushm::load_options& selection)
     : loaded_(loaded) {
   const auto table = table_in(loaded);
-  for (const weights::model_file& file : weights::open_model({path})) {
-    for (const weights::tensor& each : file.contents.all) {
+  for (const tensors::model_file& file : tensors::open_model({path})) {
+    for (const tensors::tensor& each : file.contents.all) {
       if (!is_wanted(each.name, selection)) {
         continue;
       }

@@ -44,7 +44,7 @@ class model_comparison {
 
  private:
   struct expected {
-    gpushm::weights::tensor what;  ///< its places are in the segment; with its hash
+    gpushm::tensors::tensor what;  ///< its places are in the segment; with its hash
     std::vector<std::byte> bytes;
   };
   const gpushm::segment& loaded_;

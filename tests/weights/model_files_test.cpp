@@ -21,7 +21,7 @@
 
 namespace {
 
-using namespace gpushm::weights;
+using namespace gpushm::tensors;
 using gpushm::errc;
 using gpushm::reading;
 using gpushm_tests::safetensors_of;

@@ -39,7 +39,7 @@ using testing::HasSubstr;
 
 TEST(patterns, match_as_in_python) {
   const auto is_match = [](const char* pattern, const char* name) {
-    return weights::matches(pattern, name);
+    return tensors::matches(pattern, name);
   };
   EXPECT_TRUE(is_match("*", ""));
   EXPECT_TRUE(is_match("a", "a"));
@@ -72,25 +72,25 @@ TEST(patterns, of_many_stars_end) {
   for (int i = 0; i != 200; ++i) {
     pattern += "*a";
   }
-  EXPECT_FALSE(weights::matches(pattern + 'b', std::string(4'000, 'a')));
+  EXPECT_FALSE(tensors::matches(pattern + 'b', std::string(4'000, 'a')));
 }
 
 // ---- plans ----
 
 /// A matrix of 2^20 rows and terabytes, of which each row is a run.
 TEST(plans_of_slices, do_not_grow_with_the_runs) {
-  std::vector<weights::model_file> files(1);
+  std::vector<tensors::model_file> files(1);
   files[0].data_begin = 100;
-  weights::tensor matrix;
+  tensors::tensor matrix;
   matrix.name = "m";
-  matrix.type = *weights::find_dtype("U8");
+  matrix.type = *tensors::find_dtype("U8");
   matrix.shape = {1U << 20U, 3, 1U << 20U};
   matrix.end = std::uint64_t{3} << 40U;
   files[0].contents.all = {matrix};
   load_options wanted;
   wanted.slices = {{"m", 1, 1, 2, 0}, {"m", -1, 3, 3 + 64, 0}};
-  EXPECT_FALSE(weights::apply_selection(files, wanted).empty());
-  const weights::layout plan = weights::plan(files);
+  EXPECT_FALSE(tensors::apply_selection(files, wanted).empty());
+  const tensors::layout plan = tensors::plan(files);
   EXPECT_EQ(plan.tensor_bytes, 64U << 20U);
   EXPECT_EQ(plan.pieces.size(), 16U);
   ASSERT_EQ(plan.strided.size(), 1U);
@@ -105,10 +105,10 @@ TEST(plans_of_slices, do_not_grow_with_the_runs) {
 
 /// One rank's part of a fused matrix: of queries, keys and values, in this order.
 TEST(plans_of_slices, of_several_ranges_read_them_as_contiguous_ones) {
-  std::vector<weights::model_file> files(1);
-  weights::tensor matrix;
+  std::vector<tensors::model_file> files(1);
+  tensors::tensor matrix;
   matrix.name = "qkv";
-  matrix.type = *weights::find_dtype("BF16");
+  matrix.type = *tensors::find_dtype("BF16");
   matrix.shape = {6'144, 4'096};
   const std::uint64_t row = 8'192;
   matrix.end = 6'144 * row;
@@ -116,16 +116,16 @@ TEST(plans_of_slices, of_several_ranges_read_them_as_contiguous_ones) {
   load_options wanted;
   wanted.slices = {
       {"qkv", 0, 1'024, 2'048, 0}, {"qkv", 0, 4'352, 4'608, 0}, {"qkv", 0, 5'300, 5'556, 0}};
-  EXPECT_FALSE(weights::apply_selection(files, wanted).empty());
+  EXPECT_FALSE(tensors::apply_selection(files, wanted).empty());
   const auto& narrowed = files[0].contents.all[0];
   EXPECT_EQ(narrowed.shape, (std::vector<std::uint64_t>{1'536, 4'096}));
   EXPECT_EQ(narrowed.begin, 1'024 * row);
   EXPECT_EQ(narrowed.end - narrowed.begin, 1'536 * row);
-  const weights::layout plan = weights::plan(files);
+  const tensors::layout plan = tensors::plan(files);
   ASSERT_EQ(plan.pieces.size(), 3U);  // of 4 MiB
-  EXPECT_EQ(plan.pieces[0].strided, weights::piece::contiguous);
+  EXPECT_EQ(plan.pieces[0].strided, tensors::piece::contiguous);
   EXPECT_EQ(plan.pieces[0].file_offset, 1'024 * row);
-  EXPECT_EQ(plan.pieces[1].strided, weights::piece::contiguous);
+  EXPECT_EQ(plan.pieces[1].strided, tensors::piece::contiguous);
   EXPECT_EQ(plan.pieces[2].strided, 0U);  // keys and values
   const auto keys = plan.strided[0].run_at(1'024 * row);
   EXPECT_EQ(keys.offset, (4'352 - 1'024) * row);
@@ -140,7 +140,7 @@ TEST(selection_texts, have_the_order_of_ranges_and_no_other) {
   const auto text = [](std::vector<tensor_slice> slices) {
     load_options options;
     options.slices = std::move(slices);
-    return weights::selection_text(options);
+    return tensors::selection_text(options);
   };
   const auto ranges = text({{"a", 0, 0, 2, 0}, {"a", 0, 4, 6, 0}, {"b", 1, 0, 1, 2}});
   EXPECT_EQ(ranges, text({{"b", 1, 0, 1, 2}, {"a", 0, 0, 2, 0}, {"a", 0, 4, 6, 0}}));
@@ -285,9 +285,9 @@ TEST_F(selections, of_several_files_read_those_that_have_them) {
   const std::string other = folder_ / "other.safetensors";
   write_file(path_, safetensors_of({{"a", "U8", {5}, 5}, {"b", "U8", {7}, 7}}));
   write_file(other, safetensors_of({{"c", "U8", {4}, 4}}));
-  auto files = weights::open_model({path_, other});
-  EXPECT_FALSE(weights::apply_selection(files, wanted({"b"})).empty());
-  const weights::layout plan = weights::plan(files);
+  auto files = tensors::open_model({path_, other});
+  EXPECT_FALSE(tensors::apply_selection(files, wanted({"b"})).empty());
+  const tensors::layout plan = tensors::plan(files);
   ASSERT_EQ(plan.pieces.size(), 1U);
   EXPECT_EQ(plan.pieces[0].file, 0U);
   EXPECT_EQ(plan.tensor_bytes, 7U);

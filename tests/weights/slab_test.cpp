@@ -53,16 +53,16 @@ class tensors_in_segments : public testing::Test {
   const std::string table_ =
       R"({"__metadata__":{"by":"test"},"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
       R"("b":{"dtype":"F32","shape":[2,2],"data_offsets":[256,272],"strides":[1,2]}})";
-  const weights::table_words words_ =
-      weights::encode_table(weights::read_tensors(table_, weights::dialect::table));
-  const std::uint64_t table_bytes_ = weights::bytes_in(words_).size();
+  const tensors::table_words words_ =
+      tensors::encode_table(tensors::read_tensors(table_, tensors::dialect::table));
+  const std::uint64_t table_bytes_ = tensors::bytes_in(words_).size();
 
-  weights::slab_info new_slab(std::uint64_t sources_bytes = 0) const {
-    return weights::new_slab("f", 512, table_bytes_, sources_bytes);
+  tensors::slab_info new_slab(std::uint64_t sources_bytes = 0) const {
+    return tensors::new_slab("f", 512, table_bytes_, sources_bytes);
   }
   /// Of a segment that is sealed.
-  static weights::table_words words_of(const segment& what, const weights::slab_info& info) {
-    return weights::table_of(what, info).value().words();
+  static tensors::table_words words_of(const segment& what, const tensors::slab_info& info) {
+    return tensors::table_of(what, info).value().words();
   }
 };
 
@@ -178,8 +178,8 @@ TEST_F(tensors_in_segments, refuse_wrong_tables_and_sizes) {
 
 TEST_F(tensors_in_segments, that_are_not_sealed_are_waited_for) {
   const auto info = new_slab();
-  segment made = create("w", weights::slab_bytes(info));
-  made.publish(weights::to_metadata(info));
+  segment made = create("w", tensors::slab_bytes(info));
+  made.publish(tensors::to_metadata(info));
   client other = client::connect({.socket_path = socket_});
   try {
     static_cast<void>(open_tensors(other, "w", {.timeout = std::chrono::milliseconds(150)}));
@@ -189,7 +189,7 @@ TEST_F(tensors_in_segments, that_are_not_sealed_are_waited_for) {
     EXPECT_THAT(why.what(), HasSubstr("not complete"));
   }
   EXPECT_THROW(static_cast<void>(tensor_table(made)), error);
-  weights::seal(made, info, words_);
+  tensors::seal(made, info, words_);
   EXPECT_EQ(tensor_table(open_tensors(other, "w")), table_);
 }
 
@@ -197,42 +197,42 @@ TEST_F(tensors_in_segments, that_are_not_sealed_are_waited_for) {
 TEST_F(tensors_in_segments, are_complete_for_each_thread_that_sees_the_seal) {
   constexpr int rounds = 200;
   for (int round = 0; round != rounds; ++round) {
-    weights::model_sources sources{"x.safetensors\n", {weights::identity_from("x")}};
-    const auto info = new_slab(weights::sources_bytes_for(sources));
-    segment made = create("w" + std::to_string(round), weights::slab_bytes(info));
+    tensors::model_sources sources{"x.safetensors\n", {tensors::identity_from("x")}};
+    const auto info = new_slab(tensors::sources_bytes_for(sources));
+    segment made = create("w" + std::to_string(round), tensors::slab_bytes(info));
     std::jthread sealer([&] {
       std::memcpy(made.mutable_data(), "abc", 3);
-      weights::seal(made, info, words_, sources);
+      tensors::seal(made, info, words_, sources);
     });
-    std::optional<weights::tensor_table> table;
+    std::optional<tensors::tensor_table> table;
     while (!table) {
-      table = weights::table_of(made, info);
+      table = tensors::table_of(made, info);
     }
     EXPECT_EQ(table->words(), words_);
     EXPECT_EQ(std::memcmp(made.data(), "abc", 3), 0);
-    EXPECT_EQ(weights::sources_of(made, info).names, sources.names);
-    EXPECT_EQ(weights::sources_of(made, info).known, sources.known);
+    EXPECT_EQ(tensors::sources_of(made, info).names, sources.names);
+    EXPECT_EQ(tensors::sources_of(made, info).known, sources.known);
   }
 }
 
 /// What was written before a version is visible to the thread that reads it.
 TEST_F(tensors_in_segments, have_the_version_of_their_contents) {
   const auto info = new_slab();
-  segment made = create("w", weights::slab_bytes(info));
-  EXPECT_EQ(weights::contents_version(made, info), 0U);
-  weights::seal(made, info, words_);
-  EXPECT_EQ(weights::contents_version(made, info), 1U);
-  EXPECT_EQ(weights::contents_version(made, new_slab()), 0U) << "of other contents";
+  segment made = create("w", tensors::slab_bytes(info));
+  EXPECT_EQ(tensors::contents_version(made, info), 0U);
+  tensors::seal(made, info, words_);
+  EXPECT_EQ(tensors::contents_version(made, info), 1U);
+  EXPECT_EQ(tensors::contents_version(made, new_slab()), 0U) << "of other contents";
   constexpr std::uint64_t last = 200;
   std::jthread writer([&] {
     auto* const words = static_cast<std::uint64_t*>(made.mutable_data());
     for (std::uint64_t version = 2; version <= last; ++version) {
       words[version % 32] = version;
-      weights::set_contents_version(made, info, version);
+      tensors::set_contents_version(made, info, version);
     }
   });
   for (std::uint64_t seen = 1; seen != last;) {
-    const std::uint64_t now = weights::contents_version(made, info);
+    const std::uint64_t now = tensors::contents_version(made, info);
     EXPECT_GE(now, seen);
     seen = now;
   }
@@ -241,19 +241,19 @@ TEST_F(tensors_in_segments, have_the_version_of_their_contents) {
     EXPECT_EQ(words[version % 32], version);
   }
   EXPECT_EQ(words_of(made, info), words_);
-  EXPECT_EQ(weights::contents_version(made, info), last);
+  EXPECT_EQ(tensors::contents_version(made, info), last);
 }
 
 TEST_F(tensors_in_segments, remember_the_last_files) {
-  const auto info = new_slab(weights::sources_bytes_for({}));
-  segment made = create("w", weights::slab_bytes(info));
-  weights::seal(made, info, words_);
-  for (std::size_t i = 0; i != 2 * weights::max_identities; ++i) {
-    const auto identity = weights::identity_from(std::to_string(i));
-    weights::remember(made, info, identity);
-    weights::remember(made, info, identity);
-    const auto known = weights::sources_of(made, info).known;
-    EXPECT_EQ(known.size(), std::min(i + 1, weights::max_identities));
+  const auto info = new_slab(tensors::sources_bytes_for({}));
+  segment made = create("w", tensors::slab_bytes(info));
+  tensors::seal(made, info, words_);
+  for (std::size_t i = 0; i != 2 * tensors::max_identities; ++i) {
+    const auto identity = tensors::identity_from(std::to_string(i));
+    tensors::remember(made, info, identity);
+    tensors::remember(made, info, identity);
+    const auto known = tensors::sources_of(made, info).known;
+    EXPECT_EQ(known.size(), std::min(i + 1, tensors::max_identities));
     EXPECT_EQ(std::count(known.begin(), known.end(), identity), 1);
   }
   EXPECT_EQ(words_of(made, info), words_);
@@ -261,11 +261,11 @@ TEST_F(tensors_in_segments, remember_the_last_files) {
 
 TEST_F(tensors_in_segments, with_a_damaged_table_are_refused_by_its_readers) {
   const auto info = new_slab();
-  segment made = create("w", weights::slab_bytes(info));
-  weights::seal(made, info, words_);
+  segment made = create("w", tensors::slab_bytes(info));
+  tensors::seal(made, info, words_);
   const std::array<std::byte, 1> wrong{std::byte{' '}};
   made.write(info.table_offset + table_bytes_ - 2, wrong);
-  made.publish(weights::to_metadata(info));
+  made.publish(tensors::to_metadata(info));
   client other = client::connect({.socket_path = socket_});
   const segment opened = open_tensors(other, "w");
   EXPECT_EQ(code_of([&] { static_cast<void>(tensor_table(opened)); }), errc::protocol_error);
@@ -274,11 +274,11 @@ TEST_F(tensors_in_segments, with_a_damaged_table_are_refused_by_its_readers) {
 /// A seal, with the right hash, over bytes that are not a table.
 TEST_F(tensors_in_segments, with_a_table_that_is_not_valid_are_refused_by_its_readers) {
   const auto info = new_slab();
-  segment made = create("w", weights::slab_bytes(info));
-  weights::table_words words = words_;
+  segment made = create("w", tensors::slab_bytes(info));
+  tensors::table_words words = words_;
   words[4] = 1'000;  // where "a" begins
-  weights::seal(made, info, words);
-  made.publish(weights::to_metadata(info));
+  tensors::seal(made, info, words);
+  made.publish(tensors::to_metadata(info));
   try {
     static_cast<void>(tensor_index(made));
     FAIL();
@@ -291,9 +291,9 @@ TEST_F(tensors_in_segments, with_a_table_that_is_not_valid_are_refused_by_its_re
 
 TEST_F(tensors_in_segments, of_another_version_are_refused) {
   const auto info = new_slab();
-  segment made = create("w", weights::slab_bytes(info));
-  weights::seal(made, info, words_);
-  std::string metadata = weights::to_metadata(info);
+  segment made = create("w", tensors::slab_bytes(info));
+  tensors::seal(made, info, words_);
+  std::string metadata = tensors::to_metadata(info);
   metadata.replace(metadata.find("gpushm-tensors/2"), 16, "gpushm-tensors/1");
   made.publish(metadata);
   client other = client::connect({.socket_path = socket_});
@@ -318,15 +318,15 @@ TEST_F(tensors_in_segments, of_hostile_members_do_no_harm) {
   std::size_t accepted = 0;
   for (int round = 0; round != 300; ++round) {
     auto info = new_slab();
-    weights::table_words words = words_;
+    tensors::table_words words = words_;
     for (auto left = random() % 3; left != 0; --left) {
       reinterpret_cast<char*>(words.data())[random() % table_bytes_] = static_cast<char>(random());
     }
     // A name of its own: the last lease of the one before may not have ended yet.
     const std::string name = "w" + std::to_string(round);
-    segment made = create(name, weights::slab_bytes(info));
-    weights::seal(made, info, words);
-    std::string metadata = weights::to_metadata(info);
+    segment made = create(name, tensors::slab_bytes(info));
+    tensors::seal(made, info, words);
+    std::string metadata = tensors::to_metadata(info);
     if (random() % 2 == 0) {
       metadata[random() % metadata.size()] = static_cast<char>(random() % 96 + 32);
     }

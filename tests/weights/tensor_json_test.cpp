@@ -10,7 +10,7 @@
 
 namespace {
 
-using namespace gpushm::weights;
+using namespace gpushm::tensors;
 using testing::HasSubstr;
 
 std::string problem_of(const std::string& json, dialect as = dialect::file) {
@@ -103,7 +103,7 @@ TEST(tensor_json, refuses_everything_else) {
 }
 
 TEST(tensor_json, table_is_written_and_read) {
-  tensors table;
+  tensor_list table;
   table.metadata = {{"format", "pt"}, {"quote\"", "\n"}};
   table.all = {{"a", *find_dtype("C128"), {2}, 0, 32, {}, std::string(16, '0'), "complex128"},
                {"tied \xC3\xA9", *find_dtype("F32"), {2, 3}, 256, 280, {1, 2}, {}, {}},

@@ -19,7 +19,7 @@
 
 namespace {
 
-using namespace gpushm::weights;
+using namespace gpushm::tensors;
 using testing::HasSubstr;
 
 constexpr std::uint64_t tensor_bytes = std::uint64_t{1} << 40U;
@@ -35,10 +35,10 @@ std::string problem_of(const table_words& words, std::uint64_t segment = tensor_
 }
 
 /// With tensors by place and metadata by key.
-tensors random_table(std::mt19937& random) {
+tensor_list random_table(std::mt19937& random) {
   const auto below = [&](std::uint64_t bound) { return random() % bound; };
   constexpr std::array<const char*, 4> prefixes{"", "model.layers.", "\xC3\xA9", "z"};
-  tensors table;
+  tensor_list table;
   for (std::uint64_t i = 0, count = below(3); i != count; ++i) {
     table.metadata.emplace_back("key" + std::to_string(i), "value {" + std::to_string(i));
   }
@@ -73,8 +73,8 @@ tensors random_table(std::mt19937& random) {
 }
 
 /// Of two tied tensors, one with strides, a scalar, and metadata.
-tensors sample_table() {
-  tensors table;
+tensor_list sample_table() {
+  tensor_list table;
   table.metadata = {{"format", "pt"}, {"quote\"", "\n"}};
   table.all = {{"scalar", *find_dtype("C128"), {}, 0, 16, {}, "0123456789abcdef", "complex128"},
                {"tied", *find_dtype("F32"), {2, 3}, 256, 280, {1, 2}, {}, {}},
@@ -86,7 +86,7 @@ tensors sample_table() {
 TEST(tensor_tables, are_written_and_read) {
   std::mt19937 random(1);
   for (int i = 0; i != 1'000; ++i) {
-    const tensors written = random_table(random);
+    const tensor_list written = random_table(random);
     const tensor_table table(encode_table(written), tensor_bytes);
     ASSERT_EQ(table.content(), written) << write_tensors(written);
     ASSERT_EQ(encode_table(table.content()), table.words());
@@ -98,7 +98,7 @@ TEST(tensor_tables, are_written_and_read) {
 }
 
 TEST(tensor_tables, are_specified_byte_by_byte) {
-  tensors one;
+  tensor_list one;
   one.metadata = {{"k", "vw"}};
   one.all = {{"ab", *find_dtype("BF16"), {2, 3}, 256, 268, {1, 2}, "0123456789abcdef", "x"}};
   const table_words words = encode_table(one);
@@ -119,7 +119,7 @@ TEST(tensor_tables, are_specified_byte_by_byte) {
 TEST(tensor_tables, find_tensors_by_name) {
   std::mt19937 random(2);
   for (int i = 0; i != 300; ++i) {
-    const tensors written = random_table(random);
+    const tensor_list written = random_table(random);
     const tensor_table table(encode_table(written), tensor_bytes);
     for (std::size_t index = 0; index != written.all.size(); ++index) {
       EXPECT_EQ(table.find(written.all[index].name), index);
@@ -131,7 +131,7 @@ TEST(tensor_tables, find_tensors_by_name) {
 }
 
 /// Another process has changed it: refused, or another table that has this one encoding.
-void expect_harmless(const table_words& words, const tensors& original, std::uint64_t segment) {
+void expect_harmless(const table_words& words, const tensor_list& original, std::uint64_t segment) {
   std::optional<tensor_table> table;
   try {
     table.emplace(words, segment);
@@ -139,7 +139,7 @@ void expect_harmless(const table_words& words, const tensors& original, std::uin
     ASSERT_NE(std::string_view(why.what()), "");
     return;
   }
-  const tensors content = table->content();
+  const tensor_list content = table->content();
   ASSERT_NE(content, original);
   ASSERT_EQ(encode_table(content), words);
   for (const tensor& each : content.all) {
@@ -150,7 +150,7 @@ void expect_harmless(const table_words& words, const tensors& original, std::uin
 }
 
 TEST(tensor_tables, do_no_harm_with_any_byte_changed) {
-  const tensors original = sample_table();
+  const tensor_list original = sample_table();
   const table_words good = encode_table(original);
   ASSERT_EQ(problem_of(good, 512), "");
   std::size_t refused = 0;
@@ -173,7 +173,7 @@ TEST(tensor_tables, do_no_harm_with_any_byte_changed) {
 TEST(tensor_tables, do_no_harm_with_several_bytes_changed) {
   std::mt19937 random(3);
   for (int i = 0; i != 20'000; ++i) {
-    const tensors original = random_table(random);
+    const tensor_list original = random_table(random);
     const table_words good = encode_table(original);
     table_words changed = good;
     for (auto left = random() % 4 + 1; left != 0; --left) {
@@ -213,7 +213,7 @@ TEST(tensor_tables, say_what_is_wrong) {
   EXPECT_THAT(with(32 + 16, "G"), HasSubstr("the record of tensor number 0 is not valid"));
   EXPECT_EQ(with(32 + 8, "\x11"), R"(tensor "scalar" has another size than its shape)");
   const auto refused = [](tensor one) {
-    tensors table;
+    tensor_list table;
     table.all = {std::move(one)};
     return problem_of(encode_table(table));
   };
@@ -231,12 +231,12 @@ TEST(tensor_tables, say_what_is_wrong) {
   EXPECT_THAT(refused({"\xFF", f64, {}, 0, 8, {}, {}, {}}), HasSubstr("not UTF-8"));
   EXPECT_THAT(refused({"a", f64, std::vector<std::uint64_t>(65, 1), 0, 8, {}, {}, {}}),
               HasSubstr("not valid"));
-  tensors twice;
+  tensor_list twice;
   twice.all = {{"a", f64, {}, 0, 8, {}, {}, {}}, {"a", f64, {}, 8, 16, {}, {}, {}}};
   EXPECT_EQ(problem_of(encode_table(twice)), "the name \"a\" is there twice");
   std::swap(twice.all[0], twice.all[1]);
   EXPECT_THAT(problem_of(encode_table(twice)), HasSubstr("not in the order of places"));
-  tensors keys;
+  tensor_list keys;
   keys.metadata = {{"a", "1"}, {"a", "2"}};
   EXPECT_THAT(problem_of(encode_table(keys)), HasSubstr("not in the order of keys"));
 }

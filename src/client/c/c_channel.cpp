@@ -25,18 +25,18 @@ using gpushm::base::result_out;
 using gpushm::base::text_in;
 using gpushm::base::throw_invalid;
 using gpushm::base::timeout_in;
+using gpushm::client_detail::acquired_slot;
+using gpushm::client_detail::channel_consumer;
+using gpushm::client_detail::channel_producer;
+using gpushm::client_detail::channel_status;
+using gpushm::client_detail::filled_poller;
+using gpushm::client_detail::handle_table;
+using gpushm::client_detail::read_channel_status;
+using gpushm::client_detail::taken_item;
+using gpushm::client_detail::token_of;
+using gpushm::client_detail::usable_timelines;
+using gpushm::client_detail::watched_word;
 using gpushm::cuda::CUstream;
-using gpushm::detail::acquired_slot;
-using gpushm::detail::channel_consumer;
-using gpushm::detail::channel_producer;
-using gpushm::detail::channel_status;
-using gpushm::detail::filled_poller;
-using gpushm::detail::handle_table;
-using gpushm::detail::read_channel_status;
-using gpushm::detail::taken_item;
-using gpushm::detail::token_of;
-using gpushm::detail::usable_timelines;
-using gpushm::detail::watched_word;
 using std::chrono::milliseconds;
 namespace channel = gpushm::channel;
 
@@ -76,7 +76,7 @@ decltype(auto) named(std::string_view channel, Work&& work) {
   try {
     return work();
   } catch (const gpushm::error& why) {
-    throw gpushm::detail::channel_names::in_terms_of(channel, why);
+    throw gpushm::client_detail::channel_names::in_terms_of(channel, why);
   }
 }
 

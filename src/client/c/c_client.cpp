@@ -23,7 +23,7 @@ using gpushm::base::text_out;
 using gpushm::base::throw_invalid;
 using gpushm::base::timeout_in;
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -162,13 +162,13 @@ gpushm_device device_out(const device_id& device) {
   return result;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail
 
-using gpushm::detail::info_out;
-using gpushm::detail::open_options_from;
-using gpushm::detail::options_from;
-using gpushm::detail::segment_out;
-using gpushm::detail::usable;
+using gpushm::client_detail::info_out;
+using gpushm::client_detail::open_options_from;
+using gpushm::client_detail::options_from;
+using gpushm::client_detail::segment_out;
+using gpushm::client_detail::usable;
 
 // ---- cancellation ----
 
@@ -194,9 +194,10 @@ gpushm_errc gpushm_client_connect(const gpushm_connect_options* options,
                                   gpushm_client** client) {
   return c_call([&] {
     gpushm_client*& result = out(client, "connect");
-    auto impl = std::make_shared<gpushm::detail::client_impl>(options_from(options, timeout_ms));
+    auto impl =
+        std::make_shared<gpushm::client_detail::client_impl>(options_from(options, timeout_ms));
     result = std::make_unique<gpushm_client>(
-                 gpushm_client{std::make_shared<gpushm::detail::timelines>(std::move(impl))})
+                 gpushm_client{std::make_shared<gpushm::client_detail::timelines>(std::move(impl))})
                  .release();
   });
 }
@@ -216,7 +217,7 @@ void gpushm_client_close(gpushm_client* client) {
   }
   const gpushm::base::held_log_lines lines;
   if (ended->timelines->client().forked()) {
-    gpushm::detail::leak(ended->timelines);
+    gpushm::client_detail::leak(ended->timelines);
   }
   ended->timelines.reset();
 }
@@ -349,7 +350,7 @@ gpushm_errc gpushm_client_remove_generation(gpushm_client* client,
                                             uint64_t generation) {
   return c_call([&] {
     const auto called = text_in(name, "remove");
-    gpushm::detail::check_generation(generation, "remove", called);
+    gpushm::client_detail::check_generation(generation, "remove", called);
     usable(client, "remove", called).remove(called, generation);
   });
 }
@@ -376,7 +377,7 @@ gpushm_errc gpushm_client_stat_generation(gpushm_client* client,
                                           gpushm_segment_info* info) {
   return c_call([&] {
     const auto called = text_in(name, "stat");
-    gpushm::detail::check_generation(generation, "stat", called);
+    gpushm::client_detail::check_generation(generation, "stat", called);
     info_out(usable(client, "stat", called).stat(called, generation), info, "stat");
   });
 }
@@ -443,7 +444,7 @@ void gpushm_subscription_close(gpushm_subscription* subscription) {
   const std::unique_ptr<gpushm_subscription> ended(subscription);
 }
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -471,7 +472,7 @@ gpushm_event event_from(const event& from) {
 
 }  // namespace
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail
 
 gpushm_errc gpushm_subscription_next(gpushm_subscription* subscription,
                                      int64_t timeout_ms,
@@ -479,13 +480,13 @@ gpushm_errc gpushm_subscription_next(gpushm_subscription* subscription,
                                      gpushm_event* event,
                                      bool* arrived) {
   return c_call([&] {
-    auto& impl = gpushm::detail::subscribed(subscription);
+    auto& impl = gpushm::client_detail::subscribed(subscription);
     bool& got = out(arrived, "subscription");
     gpushm::base::check_struct_size(out(event, "subscription").struct_size, "subscription");
     const auto next =
-        impl.next(timeout_in(timeout_ms, "subscription"), gpushm::detail::token_of(stop));
+        impl.next(timeout_in(timeout_ms, "subscription"), gpushm::client_detail::token_of(stop));
     if (next) {
-      result_out(gpushm::detail::event_from(*next), event, "subscription");
+      result_out(gpushm::client_detail::event_from(*next), event, "subscription");
     }
     got = next.has_value();
   });
@@ -493,7 +494,7 @@ gpushm_errc gpushm_subscription_next(gpushm_subscription* subscription,
 
 gpushm_errc gpushm_subscription_descriptor(gpushm_subscription* subscription, int* descriptor) {
   return c_call([&] {
-    out(descriptor, "subscription") = gpushm::detail::subscribed(subscription).descriptor();
+    out(descriptor, "subscription") = gpushm::client_detail::subscribed(subscription).descriptor();
   });
 }
 
@@ -503,17 +504,17 @@ gpushm_errc gpushm_subscription_dispatch(gpushm_subscription* subscription,
                                          size_t* count) {
   size_t dispatched = 0;
   const gpushm_errc code = c_call([&] {
-    auto& impl = gpushm::detail::subscribed(subscription);
+    auto& impl = gpushm::client_detail::subscribed(subscription);
     if (handler == nullptr) {
       gpushm::base::throw_invalid("subscription", "there is no handler", "pass a function");
     }
     // Handles at most a full queue, so that it ends even if events keep arriving.
-    while (dispatched < gpushm::detail::max_unread_events) {
+    while (dispatched < gpushm::client_detail::max_unread_events) {
       const auto next = impl.next(std::chrono::milliseconds(0), {});
       if (!next) {
         return;
       }
-      const gpushm_event event = gpushm::detail::event_from(*next);
+      const gpushm_event event = gpushm::client_detail::event_from(*next);
       ++dispatched;
       if (!handler(user, &event)) {
         return;

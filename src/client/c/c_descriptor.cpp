@@ -15,8 +15,8 @@ using gpushm::base::c_call;
 using gpushm::base::out;
 using gpushm::base::result_out;
 using gpushm::base::text_out;
-using gpushm::detail::process_client;
-using gpushm::detail::usable;
+using gpushm::client_detail::process_client;
+using gpushm::client_detail::usable;
 
 namespace {
 

@@ -58,7 +58,7 @@ gpushm::import_options options_from(const gpushm_import_options* given, std::int
   result.device = text_in(from.device, "import");
   result.timeout = timeout_in(timeout_ms, "import", no_wait);
   result.directory = text_in(from.directory, "import");
-  result.stop = gpushm::detail::token_of(from.stop);
+  result.stop = gpushm::client_detail::token_of(from.stop);
   return result;
 }
 
@@ -67,7 +67,7 @@ gpushm::import_options options_from(const gpushm_import_options* given, std::int
 gpushm_errc gpushm_export_memory(void* pointer, uint64_t size_bytes, gpushm_ticket* ticket) {
   return c_call([&] {
     gpushm_ticket& result = ticket_to(ticket, "export");
-    ticket_out(gpushm::detail::export_memory(pointer, size_bytes), result, "export");
+    ticket_out(gpushm::client_detail::export_memory(pointer, size_bytes), result, "export");
   });
 }
 
@@ -75,17 +75,18 @@ gpushm_errc gpushm_export_segment(const gpushm_segment* segment,
                                   gpushm_string socket_path,
                                   gpushm_ticket* ticket) {
   return c_call([&] {
-    const gpushm_segment& exported = gpushm::detail::filled(segment);
+    const gpushm_segment& exported = gpushm::client_detail::filled(segment);
     gpushm_ticket& result = ticket_to(ticket, "export");
-    ticket_out(
-        gpushm::detail::export_segment(exported, text_in(socket_path, "export")), result, "export");
+    ticket_out(gpushm::client_detail::export_segment(exported, text_in(socket_path, "export")),
+               result,
+               "export");
   });
 }
 
 gpushm_errc gpushm_timeline_create_local(gpushm_timeline** timeline) {
   return c_call([&] {
     gpushm_timeline*& result = out(timeline, "create");
-    result = gpushm::detail::create_local_timeline().release();
+    result = gpushm::client_detail::create_local_timeline().release();
   });
 }
 
@@ -93,7 +94,7 @@ gpushm_errc gpushm_export_timeline(const gpushm_timeline* timeline,
                                    gpushm_string socket_path,
                                    gpushm_ticket* ticket) {
   return c_call([&] {
-    const gpushm_timeline& exported = gpushm::detail::filled_timeline(timeline);
+    const gpushm_timeline& exported = gpushm::client_detail::filled_timeline(timeline);
     gpushm_ticket& result = ticket_to(ticket, "export");
     ticket_out(gpushm::wire::encode_ticket(exported.describe(text_in(socket_path, "export"))),
                result,
@@ -107,8 +108,8 @@ gpushm_errc gpushm_import_timeline(const void* ticket,
                                    gpushm_timeline** timeline) {
   return c_call([&] {
     gpushm_timeline*& imported = out(timeline, "import");
-    imported = gpushm::detail::import_timeline(bytes_in(ticket, ticket_size, "import"),
-                                               std::string(text_in(directory, "import")))
+    imported = gpushm::client_detail::import_timeline(bytes_in(ticket, ticket_size, "import"),
+                                                      std::string(text_in(directory, "import")))
                    .release();
   });
 }
@@ -119,8 +120,8 @@ gpushm_errc gpushm_import_memory(const void* ticket,
                                  gpushm_segment** segment) {
   return c_call([&] {
     gpushm_segment*& imported = out(segment, "import");
-    imported = gpushm::detail::import_ticket(bytes_in(ticket, ticket_size, "import"),
-                                             options_from(options, 0))
+    imported = gpushm::client_detail::import_ticket(bytes_in(ticket, ticket_size, "import"),
+                                                    options_from(options, 0))
                    .release();
   });
 }
@@ -131,8 +132,8 @@ gpushm_errc gpushm_import_file(gpushm_string path,
                                gpushm_segment** segment) {
   return c_call([&] {
     gpushm_segment*& imported = out(segment, "import");
-    imported = gpushm::detail::import_ticket_file(std::string(text_in(path, "import")),
-                                                  options_from(options, timeout_ms))
+    imported = gpushm::client_detail::import_ticket_file(std::string(text_in(path, "import")),
+                                                         options_from(options, timeout_ms))
                    .release();
   });
 }
@@ -147,7 +148,7 @@ gpushm_errc gpushm_describe_ticket(const void* ticket,
     result.backend = static_cast<gpushm_backend>(described.backend);
     result.size_bytes = described.size_bytes;
     result.allocated_bytes = described.allocated_bytes;
-    result.device = gpushm::detail::device_out(described.device);
+    result.device = gpushm::client_detail::device_out(described.device);
     result.exporter_pid = described.exporter.pid;
     result.has_handle = described.legacy.has_value();
     if (described.broker) {
@@ -166,16 +167,17 @@ gpushm_errc gpushm_read_ticket_file(gpushm_string path,
   return c_call([&] {
     gpushm_ticket& result = ticket_to(ticket, "import");
     const auto timeout = timeout_in(timeout_ms, "import", no_wait);
-    ticket_out(gpushm::detail::read_ticket(
-                   std::string(text_in(path, "import")), timeout, gpushm::detail::token_of(stop)),
-               result,
-               "import");
+    ticket_out(
+        gpushm::client_detail::read_ticket(
+            std::string(text_in(path, "import")), timeout, gpushm::client_detail::token_of(stop)),
+        result,
+        "import");
   });
 }
 
 // ---- files ----
 
-struct gpushm_ticket_file : gpushm::detail::ticket_file {
+struct gpushm_ticket_file : gpushm::client_detail::ticket_file {
   using ticket_file::ticket_file;
 };
 

@@ -15,10 +15,10 @@
 // Handles of gpushm.h; segments are in segment_impl.hpp.
 
 struct gpushm_client {
-  std::shared_ptr<gpushm::detail::timelines> timelines;
+  std::shared_ptr<gpushm::client_detail::timelines> timelines;
 };
 struct gpushm_subscription {
-  gpushm::detail::subscription_impl impl;
+  gpushm::client_detail::subscription_impl impl;
 };
 struct gpushm_stop {
   std::stop_source source;
@@ -27,7 +27,7 @@ struct gpushm_segment_list {
   std::vector<gpushm::wire::segment> segments;
 };
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 [[nodiscard]] inline std::stop_token token_of(const gpushm_stop* stop) {
   return stop == nullptr ? std::stop_token() : stop->source.get_token();
@@ -71,4 +71,4 @@ namespace gpushm::detail {
 /// Converts to the C structure.
 [[nodiscard]] gpushm_device device_out(const device_id& device);
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

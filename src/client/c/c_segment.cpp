@@ -20,9 +20,9 @@ using gpushm::base::bytes_in;
 using gpushm::base::c_call;
 using gpushm::base::c_text;
 using gpushm::base::out;
-using gpushm::detail::filled;
+using gpushm::client_detail::filled;
 
-gpushm::detail::segment_lease& gpushm_segment::lease(std::string_view operation) const {
+gpushm::client_detail::segment_lease& gpushm_segment::lease(std::string_view operation) const {
   if (mapping_->lease() == nullptr) {
     throw gpushm::error(gpushm::errc::invalid_argument,
                         operation,
@@ -33,7 +33,7 @@ gpushm::detail::segment_lease& gpushm_segment::lease(std::string_view operation)
   return *mapping_->lease();
 }
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -184,7 +184,7 @@ void write_from_gpu(const gpushm_segment* segment,
 
 }  // namespace
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail
 
 // ---- handles ----
 
@@ -241,8 +241,9 @@ gpushm_segment_state gpushm_segment_current_state(const gpushm_segment* segment)
 }
 
 gpushm_errc gpushm_segment_device(const gpushm_segment* segment, gpushm_device* device) {
-  return c_call(
-      [&] { out(device, "device") = gpushm::detail::device_out(filled(segment).info().device); });
+  return c_call([&] {
+    out(device, "device") = gpushm::client_detail::device_out(filled(segment).info().device);
+  });
 }
 
 gpushm_errc gpushm_segment_epoch(const gpushm_segment* segment, gpushm_epoch* epoch) {
@@ -261,7 +262,7 @@ gpushm_errc gpushm_segment_metadata(const gpushm_segment* segment,
                                     size_t* size) {
   return c_call([&] {
     const gpushm_segment& of = filled(segment);
-    gpushm::detail::check_not_forked(of.forks(), "metadata", of.info().name);
+    gpushm::client_detail::check_not_forked(of.forks(), "metadata", of.info().name);
     const void*& where = out(data, "metadata");
     std::size_t& length = out(size, "metadata");
     const auto* lease = of.mapped().lease();
@@ -278,7 +279,7 @@ gpushm_errc gpushm_segment_publish(gpushm_segment* segment,
                                    size_t metadata_size) {
   return c_call([&] {
     const gpushm_segment& of = filled(segment);
-    gpushm::detail::check_not_forked(of.forks(), "publish", of.info().name);
+    gpushm::client_detail::check_not_forked(of.forks(), "publish", of.info().name);
     of.lease("publish").publish(bytes_in(metadata, metadata_size, "publish"),
                                 "publish",
                                 gpushm::base::deadline_after(of.request_limit()));
@@ -288,7 +289,7 @@ gpushm_errc gpushm_segment_publish(gpushm_segment* segment,
 gpushm_errc gpushm_segment_unshare(gpushm_segment* segment) {
   return c_call([&] {
     const gpushm_segment& of = filled(segment);
-    gpushm::detail::check_not_forked(of.forks(), "unshare", of.info().name);
+    gpushm::client_detail::check_not_forked(of.forks(), "unshare", of.info().name);
     of.lease("unshare").unshare(gpushm::base::deadline_after(of.request_limit()));
   });
 }
@@ -298,7 +299,7 @@ gpushm_errc gpushm_segment_read(const gpushm_segment* segment,
                                 void* destination,
                                 size_t size) {
   return c_call(
-      [&] { gpushm::detail::read(segment, offset_bytes, destination, size, std::nullopt); });
+      [&] { gpushm::client_detail::read(segment, offset_bytes, destination, size, std::nullopt); });
 }
 
 gpushm_errc gpushm_segment_read_on(const gpushm_segment* segment,
@@ -306,39 +307,42 @@ gpushm_errc gpushm_segment_read_on(const gpushm_segment* segment,
                                    void* destination,
                                    size_t size,
                                    void* stream) {
-  return c_call([&] { gpushm::detail::read(segment, offset_bytes, destination, size, stream); });
+  return c_call(
+      [&] { gpushm::client_detail::read(segment, offset_bytes, destination, size, stream); });
 }
 
 gpushm_errc gpushm_segment_write(gpushm_segment* segment,
                                  uint64_t offset_bytes,
                                  const void* source,
                                  size_t size) {
-  return c_call([&] { gpushm::detail::write(segment, offset_bytes, source, size, std::nullopt); });
+  return c_call(
+      [&] { gpushm::client_detail::write(segment, offset_bytes, source, size, std::nullopt); });
 }
 
 gpushm_errc gpushm_segment_write_on(
     gpushm_segment* segment, uint64_t offset_bytes, const void* source, size_t size, void* stream) {
-  return c_call([&] { gpushm::detail::write(segment, offset_bytes, source, size, stream); });
+  return c_call([&] { gpushm::client_detail::write(segment, offset_bytes, source, size, stream); });
 }
 
 gpushm_errc gpushm_segment_write_from_gpu(gpushm_segment* segment,
                                           uint64_t offset_bytes,
                                           const void* source,
                                           size_t size) {
-  return c_call(
-      [&] { gpushm::detail::write_from_gpu(segment, offset_bytes, source, size, std::nullopt); });
+  return c_call([&] {
+    gpushm::client_detail::write_from_gpu(segment, offset_bytes, source, size, std::nullopt);
+  });
 }
 
 gpushm_errc gpushm_segment_write_from_gpu_on(
     gpushm_segment* segment, uint64_t offset_bytes, const void* source, size_t size, void* stream) {
   return c_call(
-      [&] { gpushm::detail::write_from_gpu(segment, offset_bytes, source, size, stream); });
+      [&] { gpushm::client_detail::write_from_gpu(segment, offset_bytes, source, size, stream); });
 }
 
 gpushm_errc gpushm_segment_fill(gpushm_segment* segment, uint8_t value) {
-  return c_call([&] { gpushm::detail::fill(segment, value, std::nullopt); });
+  return c_call([&] { gpushm::client_detail::fill(segment, value, std::nullopt); });
 }
 
 gpushm_errc gpushm_segment_fill_on(gpushm_segment* segment, uint8_t value, void* stream) {
-  return c_call([&] { gpushm::detail::fill(segment, value, stream); });
+  return c_call([&] { gpushm::client_detail::fill(segment, value, stream); });
 }

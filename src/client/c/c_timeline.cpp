@@ -28,13 +28,13 @@ using gpushm::base::result_out;
 using gpushm::base::text_in;
 using gpushm::base::throw_invalid;
 using gpushm::base::timeout_in;
+using gpushm::client_detail::filled_poller;
+using gpushm::client_detail::filled_timeline;
+using gpushm::client_detail::token_of;
+using gpushm::client_detail::usable_timelines;
+using gpushm::client_detail::watched_word;
+using gpushm::client_detail::word_poller;
 using gpushm::cuda::CUstream;
-using gpushm::detail::filled_poller;
-using gpushm::detail::filled_timeline;
-using gpushm::detail::token_of;
-using gpushm::detail::usable_timelines;
-using gpushm::detail::watched_word;
-using gpushm::detail::word_poller;
 using std::chrono::milliseconds;
 
 static_assert(GPUSHM_MAX_TIMELINE_VALUE == gpushm::sync::max_value);
@@ -151,7 +151,7 @@ gpushm_errc gpushm_segment_timelines_create(gpushm_client* client,
                                             gpushm_timeline** timelines) {
   return c_call([&] {
     auto& client_timelines = usable_timelines(client, "create timelines");
-    const gpushm_segment& owner = gpushm::detail::filled(segment);
+    const gpushm_segment& owner = gpushm::client_detail::filled(segment);
     if (count == 0 || count > GPUSHM_MAX_SEGMENT_TIMELINES || timelines == nullptr) {
       throw_invalid("create timelines",
                     timelines == nullptr ? std::string("the results are NULL")
@@ -172,7 +172,7 @@ gpushm_errc gpushm_segment_timeline_open(gpushm_client* client,
                                          gpushm_timeline** timeline) {
   return c_call([&] {
     auto& client_timelines = usable_timelines(client, "open timeline");
-    const gpushm_segment& owner = gpushm::detail::filled(segment);
+    const gpushm_segment& owner = gpushm::client_detail::filled(segment);
     gpushm_timeline*& result = out(timeline, "open timeline");
     gpushm::open_options options;
     options.timeout = timeout_in(timeout_ms, "open", milliseconds(0));
@@ -247,7 +247,7 @@ gpushm_errc gpushm_poller_create(gpushm_poller** poller) {
 void gpushm_poller_free(gpushm_poller* poller) {
   const std::unique_ptr<gpushm_poller> ended(poller);
   if (ended && ended->impl->is_of_parent()) {
-    gpushm::detail::leak(ended->impl);
+    gpushm::client_detail::leak(ended->impl);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <stop_token>
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Lets one call at a time do what may wait; the others wait for their turn, each as long as it
 /// may.
@@ -73,4 +73,4 @@ class either_stop {
   std::stop_callback<request> on_second_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

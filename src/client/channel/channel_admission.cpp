@@ -20,7 +20,7 @@
 #include "gpu/streams/stream_operations.hpp"
 #include "sync/cpu_wait.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 using std::chrono::milliseconds;
 using sync::wait_result;
@@ -400,4 +400,4 @@ void channel_producer::admit_consumers() noexcept {
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -11,7 +11,7 @@
 #include "client/timeline/signal_pages.hpp"
 #include "gpushm/types.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// The table behind the words of a producer's page; nothing if there is none.
 [[nodiscard]] inline std::optional<channel::table_view> table_in(const mapped_page& page) {
@@ -51,4 +51,4 @@ struct channel_claim {
   return result;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

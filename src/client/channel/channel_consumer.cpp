@@ -12,7 +12,7 @@
 #include "gpu/streams/stream_operations.hpp"
 #include "sync/cpu_wait.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 using channel::consumer_mode;
 using channel::consumer_table;
@@ -556,4 +556,4 @@ bool channel_consumer::has_ended() const {
   return ended_.load(std::memory_order_relaxed);
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -24,7 +24,7 @@
 #include "gpu/streams/ordered_stores.hpp"
 #include "gpushm/channel.h"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 class channel_consumer;
 
@@ -193,9 +193,9 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   std::stop_source stop_;  ///< of everything that waits
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail
 
 /// The handle of the C interface.
 struct gpushm_consumer {
-  std::shared_ptr<gpushm::detail::channel_consumer> impl;
+  std::shared_ptr<gpushm::client_detail::channel_consumer> impl;
 };

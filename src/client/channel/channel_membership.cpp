@@ -12,7 +12,7 @@
 #include "client/segment/unique_name.hpp"
 #include "sync/cpu_wait.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 using base::has_gone;
 using channel::consumer_mode;
@@ -383,4 +383,4 @@ bool channel_consumer::go_on(const patience& until, const std::stop_token& stop)
   return join_next_producer(until, stop);
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -10,7 +10,7 @@
 #include "gpushm/error.hpp"
 
 /// The segments of the channel NAME: NAME itself (the slots), and those below.
-namespace gpushm::detail::channel_names {
+namespace gpushm::client_detail::channel_names {
 
 /// The producer's words: who has it is the producer.
 [[nodiscard]] inline std::string producer(std::string_view channel) {
@@ -70,4 +70,4 @@ inline void check(std::string_view operation, std::string_view channel) {
   }
 }
 
-}  // namespace gpushm::detail::channel_names
+}  // namespace gpushm::client_detail::channel_names

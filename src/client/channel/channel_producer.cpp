@@ -16,7 +16,7 @@
 #include "gpu/streams/waiting_streams.hpp"
 #include "sync/cpu_wait.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 using cuda::CUdeviceptr;
 using cuda::CUstream;
@@ -457,4 +457,4 @@ gpushm_producer_stats channel_producer::stats() const {
   return result;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -24,7 +24,7 @@
 #include "gpu/streams/ordered_stores.hpp"
 #include "gpushm/channel.h"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 class channel_producer;
 
@@ -177,9 +177,9 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   std::jthread admitting_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail
 
 /// The handle of the C interface.
 struct gpushm_producer {
-  std::shared_ptr<gpushm::detail::channel_producer> impl;
+  std::shared_ptr<gpushm::client_detail::channel_producer> impl;
 };

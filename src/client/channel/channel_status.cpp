@@ -12,7 +12,7 @@
 #include "client/channel/channel_claim.hpp"
 #include "client/channel/channel_names.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -133,7 +133,7 @@ channel_status read_channel_status(timelines& timelines, std::string_view name) 
   });
   const wire::segment* const producer = at == all.end() ? nullptr : &*at;
   const auto page = page_of_producer(timelines, name, all, producer);
-  const auto table = page ? detail::table_in(*page) : std::nullopt;
+  const auto table = page ? client_detail::table_in(*page) : std::nullopt;
   if (!table) {
     throw error(errc::no_such_segment,
                 "stat",
@@ -168,4 +168,4 @@ channel_status read_channel_status(timelines& timelines, std::string_view name) 
   return result;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

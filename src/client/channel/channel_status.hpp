@@ -7,7 +7,7 @@
 #include "client/timeline/timelines.hpp"
 #include "gpushm/channel.h"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// A channel as a process sees it that is not a member.
 struct channel_status {
@@ -18,4 +18,4 @@ struct channel_status {
 /// See gpushm_channel_status_read.
 [[nodiscard]] channel_status read_channel_status(timelines& timelines, std::string_view name);
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -12,7 +12,7 @@
 #include "client/session/fork_guard.hpp"
 #include "gpushm/error.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Handles of the C interface that are numbers in the form of pointers: a stale or foreign one is
 /// looked up, and refused, but never read. A number is not used again in a process.
@@ -98,4 +98,4 @@ class handle_table {
   std::unordered_map<std::uintptr_t, std::shared_ptr<Object>> objects_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -9,7 +9,7 @@
 #include "client/lease/handback.hpp"
 #include "client/lease/socket_path.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -238,4 +238,4 @@ void broker_link::take_over(connection& former, const std::shared_ptr<connection
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

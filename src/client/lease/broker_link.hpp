@@ -15,7 +15,7 @@
 #include "client/session/lease_worker.hpp"
 #include "gpushm/client.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Names in one OpenMany. Each one's chunks use descriptors until it is imported, and those must
 /// fit into a soft limit of 1,024.
@@ -79,4 +79,4 @@ class broker_link final : private lease_listener {
   std::shared_ptr<handback_thread> thread_;  ///< leaked in a forked child
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

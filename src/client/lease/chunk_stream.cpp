@@ -7,7 +7,7 @@
 
 #include "base/process/deadline.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 std::optional<memory::chunk_source::chunk> chunk_stream::next() {
   const std::uint32_t count = lease_->info().chunk_count;
@@ -72,4 +72,4 @@ void chunk_stream::receive() {
   taken_ = 0;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

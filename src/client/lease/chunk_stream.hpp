@@ -13,7 +13,7 @@
 #include "client/session/connection.hpp"
 #include "gpu/memory/backends/backend.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// The chunks of a segment that this process leases: those that came with the answer, and further
 /// ones from the broker. Requests the next batch before it hands out the chunks of one, so that it
@@ -56,4 +56,4 @@ class chunk_stream final : public memory::chunk_source {
   std::unique_ptr<connection::ahead> asked_;  // destroyed before its connection
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -8,7 +8,7 @@
 #include "base/files/syscall.hpp"
 #include "base/report/log.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -183,4 +183,4 @@ void open_again(lease_table& leases,
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

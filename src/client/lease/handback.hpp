@@ -9,7 +9,7 @@
 #include "client/lease/lease_table.hpp"
 #include "client/session/connection.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 // What a client does when a broker and its keeper have died, and with them everything that the
 // broker knew (docs/adr/0031): the next broker gets back what processes still have.
@@ -34,4 +34,4 @@ void open_again(lease_table& leases,
                 std::chrono::milliseconds timeout,
                 steady_time deadline);
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

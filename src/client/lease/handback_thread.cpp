@@ -8,7 +8,7 @@
 #include "base/process/thread.hpp"
 #include "base/report/log.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -73,4 +73,4 @@ void handback_thread::run() {
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -7,7 +7,7 @@
 #include <stop_token>
 #include <thread>
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// A client's thread that connects again when a broker and its keeper have died, also if the
 /// program requests nothing: a process that only holds memory must hand it back (handback.hpp). It
@@ -44,4 +44,4 @@ class handback_thread {
   std::jthread thread_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

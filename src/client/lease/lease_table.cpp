@@ -11,7 +11,7 @@
 #include "base/segments/exporter_bound.hpp"
 #include "base/text/size_text.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -486,4 +486,4 @@ gpushm::cache_stats lease_table::stats() const {
   return stats_;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -23,7 +23,7 @@
 #include "client/session/connection.hpp"
 #include "gpushm/client.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Returns the limits of `options`, else of the environment, else the documented defaults. Throws
 /// invalid_argument if an environment variable is not a size or number.
@@ -206,4 +206,4 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   gpushm::cache_stats stats_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

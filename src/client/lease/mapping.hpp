@@ -16,7 +16,7 @@
 #include "gpushm/types.hpp"
 #include "protocol/wire/messages.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Numbers of mappings of a GPU's memory for other GPUs, of 512 MiB or more (true), and of less.
 using peer_groups = std::map<std::pair<std::string, bool>, std::size_t>;
@@ -118,4 +118,4 @@ class mapping {
   notes notes_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

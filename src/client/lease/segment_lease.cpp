@@ -8,7 +8,7 @@
 #include "client/lease/lease_table.hpp"
 #include "client/lease/mapping.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 segment_lease::segment_lease(std::weak_ptr<lease_table> table,
                              std::shared_ptr<connection> broker,
@@ -214,4 +214,4 @@ bool is_usable(const mapping& of) noexcept {
   return of.region().usable();
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

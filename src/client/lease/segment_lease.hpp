@@ -22,7 +22,7 @@
 #include "gpushm/types.hpp"
 #include "protocol/wire/messages.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 class lease_table;
 class mapping;
@@ -232,4 +232,4 @@ class segment_lease {
   std::map<std::pair<std::string, gpushm::access>, std::weak_ptr<mapping>> mappings_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -10,7 +10,7 @@
 
 #include "gpushm/error.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -81,4 +81,4 @@ std::string absolute_socket_path(const std::string& path) {
   return failed || absolute.size() >= sizeof sockaddr_un::sun_path ? path : absolute;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -6,7 +6,7 @@
 
 #include "base/files/domain_places.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Returns the socket for `connect` without a path: `$GPUSHM_SOCKET`, else the empty string, which
 /// is for `machine_socket`, then `own_sockets`.
@@ -33,4 +33,4 @@ struct own_sockets {
 /// does not fit into an address.
 [[nodiscard]] std::string absolute_socket_path(const std::string& path);
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

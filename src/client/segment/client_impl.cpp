@@ -8,7 +8,7 @@
 #include "client/lease/socket_path.hpp"
 #include "client/segment/segment_impl.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -56,4 +56,4 @@ segment_ptr client_impl::user_of(std::shared_ptr<mapping> used) {
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

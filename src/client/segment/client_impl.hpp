@@ -19,7 +19,7 @@
 
 struct gpushm_descriptor;
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 class offers;
 struct granted;
@@ -184,4 +184,4 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   std::shared_ptr<lease_table> leases_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

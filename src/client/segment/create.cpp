@@ -14,7 +14,7 @@
 #include "client/segment/segment_impl.hpp"
 #include "gpu/memory/sources/source.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -200,4 +200,4 @@ segment_ptr client_impl::share(std::string_view name,
   return shared;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

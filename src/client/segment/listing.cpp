@@ -6,7 +6,7 @@
 #include "base/segments/names.hpp"
 #include "client/segment/client_impl.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -85,4 +85,4 @@ void client_impl::unfence(std::string_view name) {
       broker()->request(wire::unfence{std::string(name)}, {"unfence", name}, request_deadline()));
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

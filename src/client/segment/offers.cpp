@@ -16,7 +16,7 @@
 #include "client/session/answer_check.hpp"
 #include "gpu/memory/sources/remote_memory.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -145,4 +145,4 @@ bool offers::wait_for_others(steady_time deadline) {
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

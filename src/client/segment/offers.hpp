@@ -17,7 +17,7 @@
 #include "gpu/memory/backends/backend.hpp"
 #include "gpushm/client.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Mappings of memory bound to its exporter that are created while the broker asks the exporter
 /// whether the memory is unchanged. They are not used before the broker has answered with their
@@ -63,4 +63,4 @@ class offers {
   std::uint64_t pending_number_ = 0;  ///< its number among pending offers; 0: not pending
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -15,7 +15,7 @@
 #include "client/session/answer_check.hpp"
 #include "gpu/memory/backends/backend.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -381,4 +381,4 @@ void client_impl::open_batch(std::span<const std::string> names,
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -12,7 +12,7 @@
 #include "client/segment/client_impl.hpp"
 #include "client/session/answer_check.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -159,4 +159,4 @@ void client_impl::prefetch_names() {
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

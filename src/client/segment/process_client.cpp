@@ -10,7 +10,7 @@
 #include "base/files/domain_places.hpp"
 #include "client/session/fork_guard.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -76,4 +76,4 @@ void process_client::end() noexcept {
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -6,7 +6,7 @@
 #include "base/files/fork_guard.hpp"
 #include "client/segment/client_impl.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// The client of `gpushm_resolve_fd`, for programs that have no handle of ours: one a process, from
 /// the first call until the process exits. A forked child gets its own.
@@ -29,4 +29,4 @@ class process_client {
   bool has_ended_ = false;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

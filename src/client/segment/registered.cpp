@@ -21,7 +21,7 @@
 #include "client/segment/client_impl.hpp"
 #include "client/session/answer_check.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -242,4 +242,4 @@ resolved_descriptor client_impl::resolve_descriptor(std::uint32_t number, std::u
           opened->segment.creator_uid};
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

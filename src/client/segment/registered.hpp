@@ -15,7 +15,7 @@
 #include "client/session/fork_guard.hpp"
 #include "gpushm/descriptor.h"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// What a process says about a descriptor that it registers: the metadata of the registration, as
 /// docs/protocol.md describes it. The broker does not read it.
@@ -40,29 +40,29 @@ struct resolved_descriptor {
   std::uint32_t creator_uid = 0;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail
 
 /// A registration: the handle of the C interface.
 struct gpushm_descriptor {
  public:
-  gpushm_descriptor(std::shared_ptr<gpushm::detail::lease_table> leases,
-                    std::shared_ptr<gpushm::detail::segment_lease> lease,
+  gpushm_descriptor(std::shared_ptr<gpushm::client_detail::lease_table> leases,
+                    std::shared_ptr<gpushm::client_detail::segment_lease> lease,
                     std::uint32_t number) noexcept
       : leases_(std::move(leases)), lease_(std::move(lease)), number_(number) {}
   gpushm_descriptor(const gpushm_descriptor&) = delete;
   gpushm_descriptor& operator=(const gpushm_descriptor&) = delete;
   ~gpushm_descriptor() {
-    if (forks_ != gpushm::detail::fork_count()) {
-      gpushm::detail::leak(lease_);
-      gpushm::detail::leak(leases_);
+    if (forks_ != gpushm::client_detail::fork_count()) {
+      gpushm::client_detail::leak(lease_);
+      gpushm::client_detail::leak(leases_);
     }
   }
 
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
 
  private:
-  std::uint64_t forks_ = gpushm::detail::fork_count();
-  std::shared_ptr<gpushm::detail::lease_table> leases_;  // destroyed after the lease
-  std::shared_ptr<gpushm::detail::segment_lease> lease_;
+  std::uint64_t forks_ = gpushm::client_detail::fork_count();
+  std::shared_ptr<gpushm::client_detail::lease_table> leases_;  // destroyed after the lease
+  std::shared_ptr<gpushm::client_detail::segment_lease> lease_;
   std::uint32_t number_;
 };

@@ -7,7 +7,7 @@
 
 #include "gpushm/error.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 std::optional<memory::remote_memory> remote_of(const wire::ticket& described) {
   memory::remote_memory result;
@@ -75,4 +75,4 @@ wire::broker_reference broker_reference_of(const segment_lease& lease,
           lease.info().generation};
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -12,7 +12,7 @@
 #include "protocol/wire/messages.hpp"
 #include "protocol/wire/ticket.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Returns the ticket's description of memory bound to its exporter; nothing for memory that is
 /// shared as descriptors.
@@ -30,4 +30,4 @@ namespace gpushm::detail {
 [[nodiscard]] wire::broker_reference broker_reference_of(const segment_lease& lease,
                                                          std::string_view socket_path);
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -18,8 +18,8 @@ struct gpushm_segment {
  public:
   /// Takes over one use of `mapped` that was counted in `cache`; without a cache (null), uses are
   /// not counted.
-  gpushm_segment(std::shared_ptr<gpushm::detail::lease_table> cache,
-                 std::shared_ptr<gpushm::detail::mapping> mapped,
+  gpushm_segment(std::shared_ptr<gpushm::client_detail::lease_table> cache,
+                 std::shared_ptr<gpushm::client_detail::mapping> mapped,
                  std::chrono::milliseconds timeout)
       : leases_(std::move(cache)), mapping_(std::move(mapped)), request_timeout_(timeout) {}
   gpushm_segment(const gpushm_segment&) = delete;
@@ -34,11 +34,11 @@ struct gpushm_segment {
 
   /// Keeps `client`, through which it was imported, alive.
   void keep(std::shared_ptr<const void> client) noexcept { client_ = std::move(client); }
-  [[nodiscard]] const gpushm::detail::mapping& mapped() const noexcept { return *mapping_; }
+  [[nodiscard]] const gpushm::client_detail::mapping& mapped() const noexcept { return *mapping_; }
   [[nodiscard]] gpushm::memory::region& region() const noexcept { return mapping_->region(); }
   [[nodiscard]] const gpushm::wire::segment& info() const noexcept { return mapping_->info(); }
   /// Throws invalid_argument for memory that was imported without a broker.
-  [[nodiscard]] gpushm::detail::segment_lease& lease(std::string_view operation) const;
+  [[nodiscard]] gpushm::client_detail::segment_lease& lease(std::string_view operation) const;
   [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
   [[nodiscard]] std::chrono::milliseconds request_limit() const noexcept {
     return request_timeout_;
@@ -47,10 +47,10 @@ struct gpushm_segment {
  private:
   /// Runs on the thread that releases the last handle, which may be a library's.
   ~gpushm_segment() {
-    if (forks_ != gpushm::detail::fork_count()) {
-      gpushm::detail::leak(mapping_);
-      gpushm::detail::leak(leases_);
-      gpushm::detail::leak(client_);
+    if (forks_ != gpushm::client_detail::fork_count()) {
+      gpushm::client_detail::leak(mapping_);
+      gpushm::client_detail::leak(leases_);
+      gpushm::client_detail::leak(client_);
       return;
     }
     const gpushm::base::held_log_lines lines;
@@ -63,14 +63,14 @@ struct gpushm_segment {
   }
 
   std::shared_ptr<const void> client_;  // destroyed last
-  std::shared_ptr<gpushm::detail::lease_table> leases_;
-  std::shared_ptr<gpushm::detail::mapping> mapping_;
+  std::shared_ptr<gpushm::client_detail::lease_table> leases_;
+  std::shared_ptr<gpushm::client_detail::mapping> mapping_;
   std::chrono::milliseconds request_timeout_;
-  std::uint64_t forks_ = gpushm::detail::fork_count();
+  std::uint64_t forks_ = gpushm::client_detail::fork_count();
   mutable std::atomic<std::uint32_t> handles_{1};
 };
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 struct handle_ender {
   void operator()(const gpushm_segment* handle) const noexcept { handle->end_handle(); }
@@ -78,4 +78,4 @@ struct handle_ender {
 /// An owning handle.
 using segment_ptr = std::unique_ptr<gpushm_segment, handle_ender>;
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -6,7 +6,7 @@
 #include "client/segment/subscription_impl.hpp"
 #include "gpushm/client.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 subscription_impl::subscription_impl(std::shared_ptr<client_impl> client,
                                      std::string prefix,
@@ -112,4 +112,4 @@ std::optional<event> subscription_impl::next(std::chrono::milliseconds timeout,
               "call next again: it subscribes to the broker's successor");
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -14,7 +14,7 @@
 #include "base/process/wakeup.hpp"
 #include "client/session/connection.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 class client_impl;
 
@@ -62,4 +62,4 @@ class subscription_impl final : public event_sink {
   bool orphaned_ = false;  ///< reported; the next call subscribes again
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -8,7 +8,7 @@
 #include "base/files/file.hpp"
 #include "base/text/hex.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Appends what no other process can guess: it cannot have the name before.
 [[nodiscard]] inline std::string unique_name(std::string begin) {
@@ -17,4 +17,4 @@ namespace gpushm::detail {
   return begin += base::hex_text(random);
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

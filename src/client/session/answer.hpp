@@ -11,7 +11,7 @@
 #include "gpushm/types.hpp"
 #include "protocol/wire/messages.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Receives leases that are not used.
 class lease_returner {
@@ -102,4 +102,4 @@ struct answer {
   held_descriptors::part held = {};
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -4,7 +4,7 @@
 #include "base/segments/exporter_bound.hpp"
 #include "gpushm/error.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -57,4 +57,4 @@ void check_opened(const wire::opened& answer,
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -7,7 +7,7 @@
 
 #include "protocol/wire/messages.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Throws protocol_error unless the numbers of an `Opened` with `descriptors` descriptors are
 /// consistent with each other, its request for `name`, and `expected_size_bytes` (0: any). A broker
@@ -18,4 +18,4 @@ void check_opened(const wire::opened& answer,
                   std::string_view name,
                   std::uint64_t expected_size_bytes);
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -14,7 +14,7 @@
 #include "protocol/transport/packet_socket.hpp"
 #include "protocol/wire/codec.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -604,4 +604,4 @@ void connection::unsubscribe(std::uint64_t subscription) noexcept {
   send_unawaited(wire::unsubscribe{subscription});
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

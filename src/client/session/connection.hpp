@@ -32,7 +32,7 @@
 #include "protocol/wire/packet_buffer.hpp"
 #include "protocol/wire/state_table.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 using base::time_left;
 
@@ -267,4 +267,4 @@ class connection final : public lease_returner {
   std::jthread thread_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -15,7 +15,7 @@
 #include "client/session/connection.hpp"
 #include "protocol/wire/codec.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -339,4 +339,4 @@ void connection::close_all() noexcept {
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

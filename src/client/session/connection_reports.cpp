@@ -6,7 +6,7 @@
 #include "client/session/connection.hpp"
 #include "protocol/wire/codec.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 void connection::opened_in(std::chrono::nanoseconds took,
                            std::chrono::nanoseconds import) noexcept {
@@ -51,4 +51,4 @@ void connection::send_report() noexcept {
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -13,7 +13,7 @@
 #include "base/files/fork_guard.hpp"
 #include "base/files/syscall.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -59,4 +59,4 @@ fence_proof::fence_proof() {
   kind_ = no_child_may_have_driver_files() ? fence::proven : fence::unproven;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

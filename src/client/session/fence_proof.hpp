@@ -7,7 +7,7 @@
 #include "base/files/guarded_fd.hpp"
 #include "gpushm/types.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Descriptors by which a broker determines when this process can no longer write.
 class fence_proof {
@@ -29,4 +29,4 @@ class fence_proof {
   std::array<int, 2> numbers_{-1, -1};
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

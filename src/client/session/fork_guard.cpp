@@ -3,7 +3,7 @@
 
 #include "gpushm/error.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 void throw_forked(std::string_view operation, std::string_view object) {
   throw error(errc::forked,
@@ -13,4 +13,4 @@ void throw_forked(std::string_view operation, std::string_view object) {
               "connect in the child, and open what it needs there");
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

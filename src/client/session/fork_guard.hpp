@@ -9,7 +9,7 @@
 
 #include "base/files/fork_guard.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 using base::is_forked_child_of;
 
@@ -37,4 +37,4 @@ void leak(std::shared_ptr<Object>& object) noexcept {
   static_cast<void>(new (std::nothrow) std::shared_ptr<Object>(std::move(object)));
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -23,7 +23,7 @@
 #include "protocol/wire/packet_buffer.hpp"
 #include "protocol/wire/state_table.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -214,4 +214,4 @@ handshake shake_hands(const std::string& path,
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -14,7 +14,7 @@
 #include "protocol/wire/messages.hpp"
 #include "protocol/wire/state_table.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Retry interval after the kernel refused descriptors. No event reports when it accepts them.
 inline constexpr std::chrono::milliseconds inflight_poll{2};
@@ -45,4 +45,4 @@ struct handshake {
 /// Maps a state table that the broker has sent, for reading. Throws protocol_error, out_of_memory.
 [[nodiscard]] base::unique_mapping map_table(int file, const subject& about);
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

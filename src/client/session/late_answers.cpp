@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 late_answers::waiter::waiter(late_answers& all, std::uint64_t id)
     : all_(all), id_(id), place_(std::make_shared<place>()) {
@@ -96,4 +96,4 @@ void late_answers::end() noexcept {
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

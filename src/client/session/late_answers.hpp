@@ -15,7 +15,7 @@
 #include "client/session/answer.hpp"
 #include "client/session/request_lane.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Answers that are received by a thread other than the waiting one: those of opens that wait for
 /// their names or their exporters, which arrive on the event lane, and those of requests that were
@@ -80,4 +80,4 @@ class late_answers {
   std::atomic<bool> any_abandoned_{false};
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -8,7 +8,7 @@
 #include "base/process/thread.hpp"
 #include "base/report/log.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -183,4 +183,4 @@ void lease_worker::end_one(gpushm::generation generation) noexcept {
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -15,7 +15,7 @@
 #include "gpushm/types.hpp"
 #include "protocol/wire/messages.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Receives segments of this process that lost their name or exporter. Called on the connection's
 /// worker.
@@ -93,4 +93,4 @@ class lease_worker {
   std::jthread thread_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

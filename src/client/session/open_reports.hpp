@@ -12,7 +12,7 @@
 
 #include "protocol/wire/messages.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Results of opens, and items of channels, until they are sent: any number of threads add, the
 /// connection's thread takes.
@@ -133,4 +133,4 @@ class open_reports {
   std::uint64_t reported_item_bytes_ = 0;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -5,7 +5,7 @@
 #include "protocol/transport/packet_socket.hpp"
 #include "protocol/wire/codec.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -72,4 +72,4 @@ received_packet request_lane::receive(steady_time deadline) {
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -15,7 +15,7 @@
 #include "protocol/wire/messages.hpp"
 #include "protocol/wire/packet_buffer.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 using steady_time = std::chrono::steady_clock::time_point;
 
@@ -30,7 +30,7 @@ struct packet {
 struct received_packet {
   enum class kind : unsigned char { packet, nothing, closed, malformed };
   kind what = kind::nothing;
-  std::optional<detail::packet> one;  ///< if `what` is `packet`
+  std::optional<client_detail::packet> one;  ///< if `what` is `packet`
 };
 
 /// Receives one packet without blocking. `buffer`: of a `packet_buffer`. Throws
@@ -96,4 +96,4 @@ class request_lane {
   bool taken_ = false;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -5,7 +5,7 @@
 
 #include "protocol/wire/codec.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 using transport::send_result;
 
@@ -125,4 +125,4 @@ void send_queue::close() noexcept {
   drop();
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

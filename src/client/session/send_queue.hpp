@@ -12,7 +12,7 @@
 #include "gpushm/types.hpp"
 #include "protocol/transport/packet_socket.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// The sending side of a connection. Does not block: a packet whose sender waits for an answer is
 /// sent now or not at all (`try_send`); others (releases, confirmations) are sent now or queued
@@ -67,4 +67,4 @@ class send_queue {
   std::unordered_map<gpushm::generation, kept_release> releases_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

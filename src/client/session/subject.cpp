@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/session/subject.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 error from_wire(const wire::failure& failure, const subject& about) {
   return {failure.code,
@@ -28,4 +28,4 @@ error cancelled(const subject& about) {
           "call again with another token"};
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -6,7 +6,7 @@
 #include "gpushm/error.hpp"
 #include "protocol/wire/messages.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// The operation and object named in error messages.
 struct subject {
@@ -22,4 +22,4 @@ struct subject {
 /// Returns the error for a wait whose stop token was requested to stop.
 [[nodiscard]] error cancelled(const subject& about);
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

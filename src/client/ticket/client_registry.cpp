@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 client_registry& client_registry::instance() {
   static auto* const result = new client_registry;  // NOLINT(cppcoreguidelines-owning-memory): kept
@@ -40,4 +40,4 @@ std::shared_ptr<timelines> client_registry::find(const std::string& socket_path)
   return found && !found->client().forked() ? found : nullptr;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

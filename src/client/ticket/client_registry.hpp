@@ -8,7 +8,7 @@
 #include "base/files/fork_guard.hpp"
 #include "client/timeline/timelines.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// The clients that this process has for imported tickets, one per socket. A client is destroyed
 /// with the last object imported through it: otherwise its threads would run while the process
@@ -32,4 +32,4 @@ class client_registry {
   std::map<std::string, std::weak_ptr<timelines>> all_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

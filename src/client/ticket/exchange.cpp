@@ -15,7 +15,7 @@
 #include "client/timeline/timeline_impl.hpp"
 #include "gpu/memory/sources/source.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -209,4 +209,4 @@ segment_ptr import_ticket(std::span<const std::byte> ticket, const import_option
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

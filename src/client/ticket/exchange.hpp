@@ -13,7 +13,7 @@
 #include "client/timeline/timeline_impl.hpp"
 #include "gpushm/exchange.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// See gpushm_export_memory.
 [[nodiscard]] std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes);
@@ -29,4 +29,4 @@ namespace gpushm::detail {
 [[nodiscard]] segment_ptr import_ticket(std::span<const std::byte> ticket,
                                         const import_options& options);
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

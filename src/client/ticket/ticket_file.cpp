@@ -18,7 +18,7 @@
 #include "gpushm/error.hpp"
 #include "protocol/wire/ticket.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -360,4 +360,4 @@ ticket_file::~ticket_file() {
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -11,7 +11,7 @@
 #include "base/files/guarded_fd.hpp"
 #include "client/ticket/exchange.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// A file with a ticket, which this process has locked; removed with the object. See
 /// gpushm_ticket_file_create.
@@ -42,4 +42,4 @@ class ticket_file {
 [[nodiscard]] segment_ptr import_ticket_file(const std::string& path,
                                              const import_options& options);
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

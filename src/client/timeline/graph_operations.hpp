@@ -36,7 +36,7 @@ struct gpushm_graph_operations {
 
   [[nodiscard]] std::vector<std::shared_lock<std::shared_mutex>> use_timelines() const;
 
-  const std::uint64_t forks_ = gpushm::detail::fork_count();
+  const std::uint64_t forks_ = gpushm::client_detail::fork_count();
   std::mutex mutex_;
   std::vector<gpushm_stream_operation> what_;
   lives lives_;  ///< of their timelines, in the order of locking

@@ -15,7 +15,7 @@
 #include "client/timeline/signaler_watch.hpp"
 #include "sync/signal_page_file.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -259,4 +259,4 @@ own_words local_pages::open(const wire::ticket& described) {
   return {remember(which, std::move(page)), described.word->word};
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -10,7 +10,7 @@
 #include "client/timeline/signal_pages.hpp"
 #include "protocol/wire/ticket.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 class signaler_watch;
 
@@ -51,4 +51,4 @@ class local_pages {
   std::weak_ptr<signaler_watch> watch_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

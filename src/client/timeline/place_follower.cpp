@@ -8,7 +8,7 @@
 #include "client/lease/segment_lease.hpp"
 #include "client/session/fork_guard.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 word_place::word_place(std::shared_ptr<segment_lease> lease, own_words words) noexcept
     : lease_(std::move(lease)),
@@ -93,10 +93,10 @@ place_follower::state place_follower::look() {
 }
 
 void place_follower::leak() noexcept {
-  detail::leak(place_);
+  client_detail::leak(place_);
   for (auto& each : earlier_) {
-    detail::leak(each);
+    client_detail::leak(each);
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -13,7 +13,7 @@
 #include "sync/cpu_wait.hpp"
 #include "sync/signal_page.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// One word that a timeline has, or had before a hand-over. Once seen terminal, it stays so for
 /// this process: a stream of a signaler that was ended could still store a value there.
@@ -95,4 +95,4 @@ class place_follower {
   bool too_soon_ = false;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -15,7 +15,7 @@
 #include "client/session/connection.hpp"
 #include "gpu/streams/retired_pages.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -191,4 +191,4 @@ std::shared_ptr<mapped_page> signal_pages::remember(std::shared_ptr<mapped_page>
   return opened;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

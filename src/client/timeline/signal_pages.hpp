@@ -14,7 +14,7 @@
 #include "gpu/streams/registered_page.hpp"
 #include "sync/signal_page.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// A page of timelines with its lease: this process's own, mapped for writing, or another's.
 ///
@@ -133,4 +133,4 @@ class signal_pages {
   std::vector<std::shared_ptr<mapped_page>> kept_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -9,7 +9,7 @@
 #include "base/process/thread.hpp"
 #include "sync/signal_page_file.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -101,4 +101,4 @@ bool signaler_watch::poll_once() {
   return true;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -11,7 +11,7 @@
 #include "base/files/guarded_fd.hpp"
 #include "base/process/wakeup.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// How long a signaler that has executed another program may still write: nothing proves its end
 /// (the broker's default, decision 19).
@@ -60,4 +60,4 @@ class signaler_watch {
   std::jthread thread_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

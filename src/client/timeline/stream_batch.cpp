@@ -43,7 +43,7 @@ sync::condition condition_of(const gpushm_stream_operation& what) {
 
 }  // namespace
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// The operations of one call, which a stream will execute in this order. Everything is checked
 /// before a wait is counted, and everything that can fail is done before the driver has enqueued
@@ -242,9 +242,9 @@ class planned_operations {
   std::uint64_t id_ = 0;  ///< of the stream
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail
 
-using gpushm::detail::planned_operations;
+using gpushm::client_detail::planned_operations;
 
 void gpushm_timeline::batch(CUstream stream,
                             std::span<const gpushm_stream_operation> what,
@@ -284,7 +284,7 @@ gpushm_graph_operations::gpushm_graph_operations(CUstream stream,
 gpushm_graph_operations::~gpushm_graph_operations() {
   if (gpushm::base::is_forked_child_of(forks_)) {
     for (auto& each : places_) {
-      gpushm::detail::leak(each);
+      gpushm::client_detail::leak(each);
     }
   }
 }
@@ -310,7 +310,7 @@ void gpushm_graph_operations::set(gpushm::cuda::CUgraphExec executable,
                                   CUstream stream,
                                   std::span<const std::uint64_t> values,
                                   milliseconds timeout) {
-  gpushm::detail::check_not_forked(forks_, "set values", {});
+  gpushm::client_detail::check_not_forked(forks_, "set values", {});
   const std::lock_guard lock(mutex_);
   if (values.size() != what_.size()) {
     throw error(errc::invalid_argument,

@@ -9,7 +9,7 @@
 #include "gpushm/error.hpp"
 #include "sync/cpu_wait.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 error too_many_waits(std::string_view operation, std::string_view object) {
   const auto& counted = streams::waiting_streams::of_process();
@@ -54,4 +54,4 @@ streams::counted_wait await_stream_turn(cuda::CUstream stream,
   throw too_many_waits("wait", object);
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -13,7 +13,7 @@
 #include "gpushm/error.hpp"
 #include "sync/word.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// How long closing something waits for streams that still have to store values.
 inline constexpr std::chrono::milliseconds close_limit{1'000};
@@ -33,4 +33,4 @@ inline constexpr std::chrono::milliseconds close_limit{1'000};
 /// The error of a call that may not wait for its turn any longer.
 [[nodiscard]] error too_many_waits(std::string_view operation, std::string_view object);
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -17,20 +17,20 @@ using gpushm::error;
 using gpushm::cuda::CUstream;
 using gpushm::sync::wait_result;
 using std::chrono::milliseconds;
-namespace detail = gpushm::detail;
+namespace client_detail = gpushm::client_detail;
 namespace sync = gpushm::sync;
 
 }  // namespace
 
-gpushm_timeline::gpushm_timeline(std::shared_ptr<detail::timelines> timelines,
-                                 std::shared_ptr<detail::segment_lease> lease,
-                                 detail::own_words words,
+gpushm_timeline::gpushm_timeline(std::shared_ptr<client_detail::timelines> timelines,
+                                 std::shared_ptr<client_detail::segment_lease> lease,
+                                 client_detail::own_words words,
                                  role as,
                                  std::uint64_t value)
     : timelines_(std::move(timelines)),
       role_(as),
       name_(lease->info().name),
-      place_(std::make_shared<const detail::word_place>(std::move(lease), std::move(words))),
+      place_(std::make_shared<const client_detail::word_place>(std::move(lease), std::move(words))),
       initial_(value),
       signaled_(value) {
   if (is_own()) {
@@ -38,10 +38,12 @@ gpushm_timeline::gpushm_timeline(std::shared_ptr<detail::timelines> timelines,
   }
 }
 
-gpushm_timeline::gpushm_timeline(detail::own_words words, role as, gpushm::wire::ticket described)
+gpushm_timeline::gpushm_timeline(client_detail::own_words words,
+                                 role as,
+                                 gpushm::wire::ticket described)
     : without_broker_(std::move(described)),
       role_(as),
-      place_(std::make_shared<const detail::word_place>(nullptr, std::move(words))),
+      place_(std::make_shared<const client_detail::word_place>(nullptr, std::move(words))),
       initial_(0),
       signaled_(0) {
   if (is_own()) {
@@ -52,7 +54,7 @@ gpushm_timeline::gpushm_timeline(detail::own_words words, role as, gpushm::wire:
 gpushm_timeline::~gpushm_timeline() {
   if (gpushm::base::is_forked_child_of(forks_)) {
     place_.leak();
-    detail::leak(timelines_);
+    client_detail::leak(timelines_);
     return;
   }
   {
@@ -63,7 +65,7 @@ gpushm_timeline::~gpushm_timeline() {
     return;
   }
   // A store of a stream would overwrite a terminal word, and later the next timeline of the word.
-  if (!stores_->wait(gpushm::base::deadline_after(detail::close_limit))) {
+  if (!stores_->wait(gpushm::base::deadline_after(client_detail::close_limit))) {
     gpushm::base::log(gpushm::log_level::warning,
                       "timeline \"" + name_ +
                           "\": closed before a stream has signaled what it was given; it ends with "
@@ -76,12 +78,12 @@ gpushm_timeline::~gpushm_timeline() {
 /// Of the word that it has now, for a stream.
 gpushm::cuda::CUdeviceptr gpushm_timeline::word_address(CUstream stream,
                                                         std::string_view operation) const {
-  const detail::own_words& words = place_.now()->words();
+  const client_detail::own_words& words = place_.now()->words();
   return words.page->for_streams().address_for(stream, words.first, operation, name_);
 }
 
 void gpushm_timeline::await_stores_for(std::string_view operation) {
-  if (!stores_->wait(gpushm::base::deadline_after(detail::close_limit))) {
+  if (!stores_->wait(gpushm::base::deadline_after(client_detail::close_limit))) {
     throw error(errc::timed_out,
                 operation,
                 name_,
@@ -129,7 +131,7 @@ gpushm::wire::ticket gpushm_timeline::describe(std::string_view socket_path) con
   result.backend = gpushm::backend::timeline;
   result.size_bytes = result.allocated_bytes = sizeof(std::uint64_t);
   result.exporter = gpushm::base::this_process();
-  result.broker = detail::broker_reference_of(at->lease(), socket_path);
+  result.broker = client_detail::broker_reference_of(at->lease(), socket_path);
   return result;
 }
 
@@ -213,8 +215,8 @@ void gpushm_timeline::follow(const place_ptr& from,
       waiting.stop = stop;
       auto opened = timelines_->open_words(name_, 0, waiting);
       if (opened.lease->info().generation != from->lease().info().generation) {
-        auto next = std::make_shared<const detail::word_place>(std::move(opened.lease),
-                                                               std::move(opened.words));
+        auto next = std::make_shared<const client_detail::word_place>(std::move(opened.lease),
+                                                                      std::move(opened.words));
         if (next->read().value().value_or(0) < last) {
           why = "the new one has begun with a smaller value";
           break;
@@ -244,7 +246,7 @@ void gpushm_timeline::follow(const place_ptr& from,
 // ---- checks ----
 
 void gpushm_timeline::check_usable(std::string_view operation) const {
-  detail::check_not_forked(forks_, operation, name_);
+  client_detail::check_not_forked(forks_, operation, name_);
 }
 
 void gpushm_timeline::check_own(std::string_view operation) const {
@@ -311,11 +313,11 @@ void gpushm_timeline::throw_not_larger(std::string_view operation, std::uint64_t
               {.value = signaled_});
 }
 
-std::int32_t gpushm_timeline::signaler_of(const detail::word_place& at) const noexcept {
+std::int32_t gpushm_timeline::signaler_of(const client_detail::word_place& at) const noexcept {
   return timelines_ == nullptr ? without_broker_.exporter.pid : at.signaler();
 }
 
-error gpushm_timeline::ended(const detail::word_place& at,
+error gpushm_timeline::ended(const client_detail::word_place& at,
                              std::string_view operation,
                              std::uint64_t value) const {
   const auto last = at.read().value();
@@ -424,7 +426,7 @@ bool gpushm_timeline::wait(std::uint64_t value,
 }
 
 bool gpushm_timeline::try_wait(std::uint64_t value,
-                               std::optional<detail::watched_word>& missing) const {
+                               std::optional<client_detail::watched_word>& missing) const {
   check_usable("wait");
   check_value("wait", value);
   const auto at = place_.now();
@@ -435,7 +437,7 @@ bool gpushm_timeline::try_wait(std::uint64_t value,
       throw ended(*at, "wait", value);
     case wait_result::timed_out:
       missing.emplace(
-          detail::watched_word{{at->words().page->page(), at->words().first}, value, at});
+          client_detail::watched_word{{at->words().page->page(), at->words().first}, value, at});
       return false;
     default:
       return false;

@@ -23,9 +23,9 @@
 #include "sync/signal_page.hpp"
 
 struct gpushm_graph_operations;
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 class planned_operations;
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail
 
 /// The handle of the C interface.
 ///
@@ -40,13 +40,13 @@ struct gpushm_timeline {
   };
   /// Takes over the words of a timeline that this process has published, or has opened. `value`: of
   /// a timeline that this process has taken over.
-  gpushm_timeline(std::shared_ptr<gpushm::detail::timelines> timelines,
-                  std::shared_ptr<gpushm::detail::segment_lease> lease,
-                  gpushm::detail::own_words words,
+  gpushm_timeline(std::shared_ptr<gpushm::client_detail::timelines> timelines,
+                  std::shared_ptr<gpushm::client_detail::segment_lease> lease,
+                  gpushm::client_detail::own_words words,
                   role as,
                   std::uint64_t value = 0);
   /// One without a broker, and the ticket of its word.
-  gpushm_timeline(gpushm::detail::own_words words, role as, gpushm::wire::ticket described);
+  gpushm_timeline(gpushm::client_detail::own_words words, role as, gpushm::wire::ticket described);
   gpushm_timeline(const gpushm_timeline&) = delete;
   gpushm_timeline& operator=(const gpushm_timeline&) = delete;
   /// See gpushm_timeline_close.
@@ -72,7 +72,7 @@ struct gpushm_timeline {
                           const std::stop_token& stop) const;
   /// Whether the value is reached. Not, and without `missing`: only `wait` can tell.
   [[nodiscard]] bool try_wait(std::uint64_t value,
-                              std::optional<gpushm::detail::watched_word>& missing) const;
+                              std::optional<gpushm::client_detail::watched_word>& missing) const;
   void set_flags(std::uint64_t flags);
   [[nodiscard]] bool wait_flags(std::uint64_t flags,
                                 std::chrono::milliseconds timeout,
@@ -87,10 +87,10 @@ struct gpushm_timeline {
                     std::string_view operation = "batch");
 
  private:
-  friend gpushm::detail::planned_operations;
+  friend gpushm::client_detail::planned_operations;
   friend gpushm_graph_operations;
 
-  using place_ptr = gpushm::detail::place_follower::place_ptr;
+  using place_ptr = gpushm::client_detail::place_follower::place_ptr;
 
   [[nodiscard]] bool wait_until(const gpushm::sync::condition& wanted,
                                 std::chrono::milliseconds timeout,
@@ -118,20 +118,22 @@ struct gpushm_timeline {
   [[noreturn]] void throw_not_larger(std::string_view operation, std::uint64_t value) const;
   void check_not_ended(std::string_view operation, std::uint64_t value) const;
   /// The process that signals, or has signaled, there; 0: not known.
-  [[nodiscard]] std::int32_t signaler_of(const gpushm::detail::word_place& at) const noexcept;
-  [[nodiscard]] gpushm::error ended(const gpushm::detail::word_place& at,
+  [[nodiscard]] std::int32_t signaler_of(
+      const gpushm::client_detail::word_place& at) const noexcept;
+  [[nodiscard]] gpushm::error ended(const gpushm::client_detail::word_place& at,
                                     std::string_view operation,
                                     std::uint64_t value) const;
 
   void check_has_broker(std::string_view operation) const;
 
-  std::shared_ptr<gpushm::detail::timelines> timelines_;  // destroyed last; null without a broker
+  std::shared_ptr<gpushm::client_detail::timelines>
+      timelines_;  // destroyed last; null without a broker
   const gpushm::wire::ticket without_broker_;
   const role role_;
   const std::string name_;
-  const std::uint64_t forks_ = gpushm::detail::fork_count();
+  const std::uint64_t forks_ = gpushm::client_detail::fork_count();
   /// The place of an own one never changes.
-  mutable gpushm::detail::place_follower place_;
+  mutable gpushm::client_detail::place_follower place_;
 
   /// Of what refers to this object without owning it.
   struct life {
@@ -150,7 +152,7 @@ struct gpushm_timeline {
   bool is_captured_ = false;
 };
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Throws `errc::invalid_argument` for null.
 template <typename Timeline>
@@ -165,4 +167,4 @@ template <typename Timeline>
   return *timeline;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -16,7 +16,7 @@
 #include "sync/signal_page_file.hpp"
 #include "sync/timeline_place.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 namespace {
 
@@ -243,4 +243,4 @@ std::unique_ptr<gpushm_timeline> timelines::open(std::string_view name,
                                            gpushm_timeline::role::waiter);
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -13,7 +13,7 @@
 
 struct gpushm_timeline;
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Words that this process has opened, with their lease.
 struct opened_words {
@@ -95,4 +95,4 @@ class timelines : public std::enable_shared_from_this<timelines> {
   signal_pages pages_;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

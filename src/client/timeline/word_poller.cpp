@@ -5,7 +5,7 @@
 
 #include "base/process/deadline.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
@@ -120,4 +120,4 @@ std::size_t word_poller::wait(std::span<std::uint64_t> due, time_point deadline)
   }
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

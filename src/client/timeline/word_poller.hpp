@@ -22,7 +22,7 @@
 #include "sync/futex.hpp"
 #include "sync/signal_page.hpp"
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// What a call needs that does not wait, and has not found it.
 struct watched_word {
@@ -114,14 +114,14 @@ class word_poller {
   bool can_sleep_on_many_ = true;
 };
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail
 
 /// The handle of the C interface.
 struct gpushm_poller {
-  std::shared_ptr<gpushm::detail::word_poller> impl;
+  std::shared_ptr<gpushm::client_detail::word_poller> impl;
 };
 
-namespace gpushm::detail {
+namespace gpushm::client_detail {
 
 /// Throws `errc::invalid_argument` for null.
 [[nodiscard]] inline word_poller& filled_poller(const gpushm_poller* poller) {
@@ -135,4 +135,4 @@ namespace gpushm::detail {
   return *poller->impl;
 }
 
-}  // namespace gpushm::detail
+}  // namespace gpushm::client_detail

@@ -8,7 +8,7 @@
 #include "base/files/syscall.hpp"
 #include "kubernetes/api_client/client.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 namespace {
 
@@ -53,4 +53,4 @@ server_access in_cluster_access(const std::string& directory) {
   return access;
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

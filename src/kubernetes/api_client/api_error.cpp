@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubernetes/api_client/client.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 namespace {
 
@@ -47,4 +47,4 @@ api_error::api_error(int status,
       retry_after_(retry_after),
       object_name_(std::move(object_name)) {}
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

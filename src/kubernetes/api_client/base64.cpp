@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 std::optional<std::string> base64_decoded(std::string_view text) {
   constexpr std::string_view alphabet =
@@ -44,4 +44,4 @@ std::optional<std::string> base64_decoded(std::string_view text) {
   return out;
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 /// Decodes RFC 4648's standard alphabet with padding; ignores blanks and line ends. Empty when the
 /// text is invalid.
 [[nodiscard]] std::optional<std::string> base64_decoded(std::string_view text);
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

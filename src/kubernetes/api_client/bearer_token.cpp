@@ -10,7 +10,7 @@
 #include "base/files/syscall.hpp"
 #include "base/text/text.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 namespace {
 
@@ -73,4 +73,4 @@ void bearer_token::read() {
       "mount a service account token there");
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -9,7 +9,7 @@
 
 #include "kubernetes/api_client/client.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 /// The token of a client, reread when its file has changed: the kubelet replaces the tokens of pods
 /// before they expire.
@@ -44,4 +44,4 @@ class bearer_token {
   file_state seen_;
 };
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

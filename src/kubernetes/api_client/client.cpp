@@ -13,7 +13,7 @@
 #include "kubernetes/api_client/transfer.hpp"
 #include "kubernetes/api_client/watch_lines.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 namespace {
 
@@ -317,4 +317,4 @@ void client::watch(const std::string& path,
   });
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

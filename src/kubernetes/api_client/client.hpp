@@ -14,7 +14,7 @@
 #include "base/report/operations.hpp"
 #include "gpushm/error.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 /// An error response of an API server.
 class api_error : public error {
@@ -189,4 +189,4 @@ class collection_watch {
   std::unique_ptr<impl> impl_;
 };
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -11,7 +11,7 @@
 #include "base/report/log.hpp"
 #include "kubernetes/api_client/client.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 namespace {
 
@@ -229,4 +229,4 @@ std::string collection_watch::last_failure() const {
   return impl_->last_failure();
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -8,7 +8,7 @@
 
 #include "base/text/quoted.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 namespace {
 
@@ -131,4 +131,4 @@ dialled_url dialled(const server_access& access) {
   return result;
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -7,7 +7,7 @@
 
 #include "kubernetes/api_client/client.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 struct easy_deleter {
   void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
@@ -49,4 +49,4 @@ struct dialled_url {
 /// Throws `error` (invalid_argument) unless the URL is http or https.
 [[nodiscard]] dialled_url dialled(const server_access& access);
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubernetes/api_client/connection_pool.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 std::unique_ptr<connection> connection_pool::take() {
   {
@@ -22,4 +22,4 @@ void connection_pool::put(std::unique_ptr<connection> one) {
   }
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -7,7 +7,7 @@
 
 #include "kubernetes/api_client/connection.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 /// Idle connections for later requests. Few, because an agent rarely sends concurrent requests.
 ///
@@ -29,4 +29,4 @@ class connection_pool {
   std::vector<std::unique_ptr<connection>> idle_;
 };
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

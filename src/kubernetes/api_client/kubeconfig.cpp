@@ -14,7 +14,7 @@
 #include "kubernetes/api_client/base64.hpp"
 #include "kubernetes/api_client/client.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 namespace {
 
@@ -240,4 +240,4 @@ server_access kubeconfig_access(const std::string& path, const std::string& cont
   return kubeconfigs(path).access(context);
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -10,7 +10,7 @@
 #include "base/text/text.hpp"
 #include "kubernetes/api_client/resource_path.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 namespace {
 
@@ -184,4 +184,4 @@ json object_of(const request_name& what, const http_response& response) {
   return *std::move(object);
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

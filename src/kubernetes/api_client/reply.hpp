@@ -9,7 +9,7 @@
 #include "kubernetes/api_client/client.hpp"
 #include "kubernetes/api_client/transfer.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 /// The operation and path of a request, for messages.
 struct request_name {
@@ -30,4 +30,4 @@ struct request_name {
                                const nlohmann::json& object,
                                std::chrono::seconds retry_after);
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -5,7 +5,7 @@
 
 #include "base/text/text.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 std::string query_escaped(std::string_view text) {
   constexpr std::string_view plain =
@@ -52,4 +52,4 @@ std::string permission_advice(std::string_view verb, std::string_view path) {
                      space);
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 /// Percent-encodes a value for a URL's query.
 [[nodiscard]] std::string query_escaped(std::string_view text);
@@ -13,4 +13,4 @@ namespace gpushm::kube {
 /// ("list").
 [[nodiscard]] std::string permission_advice(std::string_view verb, std::string_view path);
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

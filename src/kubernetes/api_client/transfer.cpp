@@ -9,7 +9,7 @@
 #include "base/text/size_text.hpp"
 #include "kubernetes/api_client/transfer_failure.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 namespace {
 
@@ -265,4 +265,4 @@ http_response exchange(connection& over,
   return transfer(over, server, options, request, streamed).run(stop);
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -10,7 +10,7 @@
 
 #include "kubernetes/api_client/connection.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 struct http_request {
   std::string_view operation;  ///< for messages: "list"
@@ -49,4 +49,4 @@ struct stream_handlers {
                                      const stream_handlers* streamed,
                                      const std::stop_token& stop);
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -7,7 +7,7 @@
 
 #include "base/files/syscall.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 namespace {
 
@@ -169,4 +169,4 @@ void throw_failure(CURLcode failure,
   throw error(found.code, request.operation, request.path, found.cause, found.next_step);
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -3,7 +3,7 @@
 
 #include "kubernetes/api_client/transfer.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 /// Throws the error for a failed transfer. `detail` is libcurl's message.
 [[noreturn]] void throw_failure(CURLcode failure,
@@ -16,4 +16,4 @@ namespace gpushm::kube {
 /// "1.5 s".
 [[nodiscard]] std::string seconds_text(std::chrono::milliseconds time);
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -5,7 +5,7 @@
 #include "base/text/size_text.hpp"
 #include "base/text/text.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 bool watch_lines::take(std::string_view bytes) {
   bool any = false;
@@ -60,4 +60,4 @@ void watch_lines::take_line(std::string_view line) {
   on_event_(event);
 }
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

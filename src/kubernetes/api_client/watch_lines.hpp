@@ -8,7 +8,7 @@
 
 #include "kubernetes/api_client/reply.hpp"
 
-namespace gpushm::kube {
+namespace gpushm::api_client {
 
 /// Splits the stream of a watch into events, one per line.
 ///
@@ -33,4 +33,4 @@ class watch_lines {
   std::string rest_;
 };
 
-}  // namespace gpushm::kube
+}  // namespace gpushm::api_client

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// A type of elements, by its name in the safetensors format (safetensors 0.8, `Dtype`).
 struct dtype {
@@ -36,4 +36,4 @@ inline constexpr std::size_t file_dtypes = 22;
   return std::nullopt;
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

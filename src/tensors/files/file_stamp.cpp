@@ -12,7 +12,7 @@
 #include "base/files/syscall.hpp"
 #include "gpushm/error.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -116,4 +116,4 @@ std::string time_text(std::int64_t ns_since_1970) {
   return std::string(text.data()) + '.' + fraction.substr(1) + " UTC";
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

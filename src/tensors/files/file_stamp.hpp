@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// What tells one content of a file from another without reading it. Programs can set mtime, but
 /// not ctime: it shows writes that restore mtime.
@@ -40,4 +40,4 @@ inline constexpr std::string_view when_written =
     "load it again when no program writes it; write new files beside it, and rename them when they "
     "are complete";
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

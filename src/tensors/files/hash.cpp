@@ -7,7 +7,7 @@
 
 #include "base/text/hex.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -81,4 +81,4 @@ std::vector<hash_variant> hash_variants() {
   return result;
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

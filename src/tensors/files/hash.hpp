@@ -11,7 +11,7 @@
 
 #include "tensors/files/hash_kernels.h"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// XXH3-64: finds accidents, and differences between models; not a protection against attackers.
 /// Thread-safe.
@@ -47,4 +47,4 @@ struct hash_variant {
 /// results.
 [[nodiscard]] std::vector<hash_variant> hash_variants();
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

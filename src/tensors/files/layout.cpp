@@ -5,7 +5,7 @@
 
 #include "tensors/files/hash.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -99,8 +99,8 @@ layout plan(std::span<const model_file> files) {
   return result;
 }
 
-tensors table_with(const layout& plan, const std::uint64_t* hashes) {
-  tensors result = plan.table;
+tensor_list table_with(const layout& plan, const std::uint64_t* hashes) {
+  tensor_list result = plan.table;
   for (std::size_t i = 0; i != result.all.size(); ++i) {
     const std::size_t first = plan.first_part[i];
     result.all[i].hash = tensor_hash({hashes + first, plan.first_part[i + 1] - first});
@@ -108,4 +108,4 @@ tensors table_with(const layout& plan, const std::uint64_t* hashes) {
   return result;
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -11,7 +11,7 @@
 #include "tensors/files/strided.hpp"
 #include "tensors/files/tensor.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// Of each tensor in a segment: for vector loads of kernels, and more than DLPack (1.0: 256 bytes
 /// recommended), JAX (64) and NumPy ask for.
@@ -49,7 +49,7 @@ struct part {
 
 /// Where everything of a model is: the tensors, each aligned, and what describes them.
 struct layout {
-  tensors table;  ///< with places in the segment, and hashes of zeros
+  tensor_list table;  ///< with places in the segment, and hashes of zeros
   std::vector<piece> pieces;
   std::vector<strided_source> strided;
   std::vector<part> parts;              ///< of all pieces, in the order of `table`
@@ -59,7 +59,7 @@ struct layout {
 };
 
 /// The table of a plan, with the hashes of its parts.
-[[nodiscard]] tensors table_with(const layout& plan, const std::uint64_t* hashes);
+[[nodiscard]] tensor_list table_with(const layout& plan, const std::uint64_t* hashes);
 /// Files in their order, tensors in the order of their places.
 [[nodiscard]] layout plan(std::span<const model_file> files);
 
@@ -68,4 +68,4 @@ struct layout {
   return (offset + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -24,7 +24,7 @@
 #include "tensors/files/hash.hpp"
 #include "tensors/files/tensor_json.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -422,4 +422,4 @@ bool is_index(const std::string& path) {
   return path.ends_with(index_suffix);
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -11,7 +11,7 @@
 #include "tensors/files/strided.hpp"
 #include "tensors/files/tensor.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// A slice of a tensor that is not contiguous in its file.
 struct strided_tensor {
@@ -25,7 +25,7 @@ struct model_file {
   file_stamp stamp;  ///< before its first byte was read
   std::uint64_t size_bytes = 0;
   std::uint64_t data_begin = 0;         ///< where the tensors begin
-  tensors contents;                     ///< of the model; places are relative to `data_begin`
+  tensor_list contents;                 ///< of the model; places are relative to `data_begin`
   std::vector<strided_tensor> strided;  ///< by `index`
   std::string header_hash;  ///< XXH3-128 of the header's text, and of what is left out of it
 };
@@ -48,4 +48,4 @@ inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 /// Whether it is an index of several files, by its name.
 [[nodiscard]] bool is_index(const std::string& path);
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

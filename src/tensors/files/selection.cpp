@@ -16,7 +16,7 @@
 #include "gpushm/error.hpp"
 #include "tensors/files/hash.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -491,7 +491,7 @@ std::string apply_selection(std::vector<model_file>& files, const load_options& 
   // The names above refer to the files' texts.
   std::string result;
   bool is_all = true;
-  std::vector<tensors> kept(files.size());
+  std::vector<tensor_list> kept(files.size());
   for (std::size_t number = 0; number != names.count(); ++number) {
     const place& at = names[number];
     if (!is_wanted[number]) {
@@ -523,4 +523,4 @@ std::string apply_selection(std::vector<model_file>& files, const load_options& 
   return is_all ? std::string() : hash_text(result);
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -10,7 +10,7 @@
 
 /// The tensors of a model that a load takes, and the part of each (`load_options::tensors`,
 /// `load_options::slices`).
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// As Python's `fnmatch.fnmatchcase`, of UTF-8: `*`, `?`, `[a-z]`, `[!a-z]`. The time is at most
 /// proportional to the product of the lengths.
@@ -27,4 +27,4 @@ namespace gpushm::weights {
 [[nodiscard]] std::string apply_selection(std::vector<model_file>& files,
                                           const load_options& options);
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// Where a file has the bytes of a slice that are not contiguous in it: runs, in the order of the
 /// slice. It grows with the ranges that were selected, not with the number of runs, of which a
@@ -56,4 +56,4 @@ struct strided_source {
   }
 };
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

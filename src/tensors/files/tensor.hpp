@@ -11,7 +11,7 @@
 
 #include "tensors/files/dtype.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// A tensor in a file or in a segment.
 struct tensor {
@@ -56,10 +56,10 @@ inline constexpr std::size_t max_dimensions = 64;
 using text_pairs = std::vector<std::pair<std::string, std::string>>;
 
 /// What is in one file or segment.
-struct tensors {
+struct tensor_list {
   std::vector<tensor> all;  ///< by `begin`, then `end`
   text_pairs metadata;      ///< of a file in its order, of a segment by key
-  friend bool operator==(const tensors&, const tensors&) = default;
+  friend bool operator==(const tensor_list&, const tensor_list&) = default;
 };
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

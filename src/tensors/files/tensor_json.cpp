@@ -10,7 +10,7 @@
 
 #include "base/text/quoted.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -136,7 +136,7 @@ constexpr std::string_view metadata_key = "__metadata__";
 class tensor_events : public events {
  public:
   explicit tensor_events(dialect as) : as_(as) {}
-  tensors take() { return std::move(result_); }
+  tensor_list take() { return std::move(result_); }
 
  private:
   enum field : std::uint8_t { type, shape, offsets, strides, hash, framework, fields };
@@ -302,7 +302,7 @@ class tensor_events : public events {
   }
 
   const dialect as_;
-  tensors result_;
+  tensor_list result_;
   std::unordered_set<std::string> names_;
   std::unordered_set<std::string> metadata_names_;
   std::string metadata_name_;
@@ -365,17 +365,17 @@ class index_events : public events {
 
 }  // namespace
 
-tensors read_tensors(std::string_view text, dialect as) {
+tensor_list read_tensors(std::string_view text, dialect as) {
   tensor_events read(as);
   read.read(text);
-  tensors result = read.take();
+  tensor_list result = read.take();
   std::stable_sort(result.all.begin(), result.all.end(), [](const tensor& a, const tensor& b) {
     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
   });
   return result;
 }
 
-std::string write_tensors(const tensors& what) {
+std::string write_tensors(const tensor_list& what) {
   // Written by hand in order: an object of the library would sort, and copy, all names.
   const auto text = [](const std::string& value) { return json(value).dump(); };
   const auto list = [](const auto& numbers) { return json(numbers).dump(); };
@@ -422,4 +422,4 @@ text_pairs read_index(std::string_view text) {
   return read.take();
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -12,7 +12,7 @@
 /// The JSON of safetensors headers, of tables that programs publish (a superset), and of the index
 /// of a model in several files. It may be hostile: all of it is checked, and memory is proportional
 /// to the text.
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// Says what is wrong, and where. The caller adds the file's name.
 class invalid_json : public std::runtime_error {
@@ -27,9 +27,9 @@ enum class dialect : std::uint8_t {
 
 /// Reads tensors, sorted by their place; their bytes are not checked against anything. As the
 /// reference (safetensors 0.8) reads them, but refuses duplicate names. Throws `invalid_json`.
-[[nodiscard]] tensors read_tensors(std::string_view json, dialect as);
+[[nodiscard]] tensor_list read_tensors(std::string_view json, dialect as);
 /// `read_tensors` reads it back.
-[[nodiscard]] std::string write_tensors(const tensors& what);
+[[nodiscard]] std::string write_tensors(const tensor_list& what);
 
 /// The bytes of a tensor of that type and shape. Throws `invalid_json`: more than 2^64 - 1 bits, or
 /// no whole number of bytes.
@@ -38,4 +38,4 @@ enum class dialect : std::uint8_t {
 /// Of a model in several files: the file of each tensor, by its name.
 [[nodiscard]] text_pairs read_index(std::string_view json);
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

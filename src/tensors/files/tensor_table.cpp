@@ -13,7 +13,7 @@
 #include "base/segments/names.hpp"
 #include "base/text/quoted.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -184,7 +184,7 @@ tensor_table::places tensor_table::places_for(const counts& of) noexcept {
   return result;
 }
 
-table_words encode_table(const tensors& content) {
+table_words encode_table(const tensor_list& content) {
   text_pairs metadata = content.metadata;
   std::sort(metadata.begin(), metadata.end());
   tensor_table::counts counts{content.all.size(), metadata.size(), 0, 0};
@@ -437,8 +437,8 @@ std::pair<std::string_view, std::string_view> tensor_table::metadata(
   return {text(from.key_begin, from.key_bytes), text(from.value_begin, from.value_bytes)};
 }
 
-tensors tensor_table::content() const {
-  tensors result;
+tensor_list tensor_table::content() const {
+  tensor_list result;
   for (std::size_t i = 0; i != metadata_size(); ++i) {
     result.metadata.emplace_back(metadata(i));
   }
@@ -456,4 +456,4 @@ tensors tensor_table::content() const {
   return result;
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

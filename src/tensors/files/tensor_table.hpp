@@ -16,7 +16,7 @@
 /// The table of the tensors of a segment: binary, as docs/tensors.md specifies it. What another
 /// process has written is hostile: all of it is checked once, before any of it is used. Each table
 /// has one encoding.
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// Says what is wrong with a table, and where. The caller adds the segment's name.
 class invalid_table : public std::runtime_error {
@@ -32,7 +32,7 @@ inline constexpr std::uint64_t max_table_bytes = 1U << 30U;
 
 /// Precondition: tensors by place, with unique names, and so are the keys of the metadata. Throws
 /// `invalid_table`: it would be larger than `max_table_bytes`.
-[[nodiscard]] table_words encode_table(const tensors& content);
+[[nodiscard]] table_words encode_table(const tensor_list& content);
 [[nodiscard]] std::string_view bytes_in(const table_words& words) noexcept;
 
 /// A tensor of a table. Refers to the table's bytes.
@@ -68,7 +68,7 @@ class tensor_table {
 
   [[nodiscard]] const table_words& words() const noexcept { return words_; }
   /// A copy that does not refer to this table.
-  [[nodiscard]] tensors content() const;
+  [[nodiscard]] tensor_list content() const;
 
  private:
   struct counts {
@@ -94,11 +94,11 @@ class tensor_table {
   void check_names() const;
   void check_texts() const;
 
-  friend table_words encode_table(const tensors& content);
+  friend table_words encode_table(const tensor_list& content);
 
   table_words words_;
   counts counts_;
   places places_;
 };
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -7,7 +7,7 @@
 
 #include "tensors/loads/copy_lane.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 struct block_buffer_end {
   void operator()(std::byte* memory) const noexcept {
@@ -23,4 +23,4 @@ using block_buffer = std::unique_ptr<std::byte, block_buffer_end>;
   return block_buffer(static_cast<std::byte*>(std::aligned_alloc(copy_lane::block_bytes, bytes)));
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -26,12 +26,12 @@ using gpushm::base::out;
 using gpushm::base::result_out;
 using gpushm::base::text_in;
 using gpushm::base::throw_invalid;
-namespace weights = gpushm::weights;
+namespace tensors = gpushm::tensors;
 
 struct gpushm_tensors_table {
-  explicit gpushm_tensors_table(weights::tensor_table checked) : content(std::move(checked)) {}
+  explicit gpushm_tensors_table(tensors::tensor_table checked) : content(std::move(checked)) {}
 
-  weights::tensor_table content;
+  tensors::tensor_table content;
   /// Made when it is first asked for: programs do not need it.
   mutable std::once_flag has_text;
   mutable std::string text;
@@ -41,7 +41,7 @@ namespace {
 
 /// A client of its own, with the same connection.
 gpushm::client client_in(gpushm_client* from, const char* operation, std::string_view name) {
-  static_cast<void>(gpushm::detail::usable(from, operation, name));
+  static_cast<void>(gpushm::client_detail::usable(from, operation, name));
   return gpushm::client(std::make_unique<gpushm_client>(*from).release());
 }
 
@@ -49,7 +49,7 @@ gpushm::client client_in(gpushm_client* from, const char* operation, std::string
 class borrowed {
  public:
   explicit borrowed(gpushm_segment* handle) : segment_(handle) {
-    static_cast<void>(gpushm::detail::filled(handle));
+    static_cast<void>(gpushm::client_detail::filled(handle));
   }
   borrowed(const borrowed&) = delete;
   borrowed& operator=(const borrowed&) = delete;
@@ -121,7 +121,7 @@ gpushm::load_options options_in(const gpushm_load_options* given, std::int64_t t
       from.tensors, from.tensor_count, "the tensors are NULL", "pass an array of their names");
   result.slices = slices_in(from.slices, from.slice_count);
   result.timeout = gpushm::base::timeout_in(timeout_ms, operation, default_load);
-  result.stop = gpushm::detail::token_of(from.stop);
+  result.stop = gpushm::client_detail::token_of(from.stop);
   if (from.report != nullptr) {
     result.report = [report = from.report,
                      context = from.report_context](const gpushm::load_progress& how_far) {
@@ -137,10 +137,10 @@ gpushm::load_options options_in(const gpushm_load_options* given, std::int64_t t
 }
 
 /// The table of a segment that is complete.
-weights::tensor_table read_table(gpushm_segment* from) {
+tensors::tensor_table read_table(gpushm_segment* from) {
   borrowed segment(from);
-  const auto info = weights::info_of(segment.get());
-  auto table = info ? weights::table_of(segment.get(), *info) : std::nullopt;
+  const auto info = tensors::info_of(segment.get());
+  auto table = info ? tensors::table_of(segment.get(), *info) : std::nullopt;
   if (!table) {
     throw gpushm::error(gpushm::errc::invalid_argument,
                         "read tensors",
@@ -155,29 +155,29 @@ weights::tensor_table read_table(gpushm_segment* from) {
 
 /// The table that a program publishes, and what its segment has.
 struct published_table {
-  weights::table_words words;
-  weights::slab_info info;
+  tensors::table_words words;
+  tensors::slab_info info;
 };
 published_table table_from(std::string_view table, std::string_view name) {
   std::string problem;
   try {
-    const auto read = weights::read_tensors(table, weights::dialect::table);
+    const auto read = tensors::read_tensors(table, tensors::dialect::table);
     std::uint64_t end = 0;
-    for (const weights::tensor& each : read.all) {
+    for (const tensors::tensor& each : read.all) {
       end = std::max(end, each.end);
-      if (each.begin % weights::tensor_alignment != 0) {
-        throw weights::invalid_json("tensor " + gpushm::base::in_quotes(each.name) +
+      if (each.begin % tensors::tensor_alignment != 0) {
+        throw tensors::invalid_json("tensor " + gpushm::base::in_quotes(each.name) +
                                     " is not at a multiple of " +
-                                    std::to_string(weights::tensor_alignment));
+                                    std::to_string(tensors::tensor_alignment));
       }
     }
-    const std::uint64_t tensor_bytes = weights::aligned(end);
-    const weights::tensor_table checked(weights::encode_table(read), tensor_bytes);
+    const std::uint64_t tensor_bytes = tensors::aligned(end);
+    const tensors::tensor_table checked(tensors::encode_table(read), tensor_bytes);
     const auto& words = checked.words();
-    return {words, weights::new_slab({}, tensor_bytes, weights::bytes_in(words).size())};
-  } catch (const weights::invalid_json& why) {
+    return {words, tensors::new_slab({}, tensor_bytes, tensors::bytes_in(words).size())};
+  } catch (const tensors::invalid_json& why) {
     problem = why.what();
-  } catch (const weights::invalid_table& why) {
+  } catch (const tensors::invalid_table& why) {
     problem = why.what();
   }
   throw gpushm::error(gpushm::errc::invalid_argument,
@@ -201,7 +201,7 @@ gpushm_errc gpushm_tensors_load(gpushm_client* client,
     gpushm::client by = client_in(client, "load", called);
     gpushm_segment*& result = out(segment, "load");
     const auto files = texts_in(paths, count, "the paths are NULL", "pass an array of them");
-    result = weights::load(by, called, files, options_in(options, timeout_ms)).release();
+    result = tensors::load(by, called, files, options_in(options, timeout_ms)).release();
   });
 }
 
@@ -214,9 +214,9 @@ gpushm_errc gpushm_tensors_open(gpushm_client* client,
     const std::string called(text_in(name, "open tensors"));
     gpushm::client by = client_in(client, "open tensors", called);
     gpushm_segment*& result = out(segment, "open tensors");
-    result =
-        weights::open_complete(by, called, gpushm::detail::open_options_from(options, timeout_ms))
-            .release();
+    result = tensors::open_complete(
+                 by, called, gpushm::client_detail::open_options_from(options, timeout_ms))
+                 .release();
   });
 }
 
@@ -235,7 +235,7 @@ gpushm_string gpushm_tensors_table_text(const gpushm_tensors_table* table) {
   }
   try {
     std::call_once(table->has_text,
-                   [&] { table->text = weights::write_tensors(table->content.content()); });
+                   [&] { table->text = tensors::write_tensors(table->content.content()); });
     return c_text(table->text);
   } catch (const std::bad_alloc&) {
     return {};
@@ -257,7 +257,7 @@ gpushm_errc gpushm_tensors_table_get(const gpushm_tensors_table* table,
           table == nullptr ? "the table is NULL" : "there is no tensor " + std::to_string(index),
           "pass a table, and a number below gpushm_tensors_table_count");
     }
-    const weights::table_entry from = table->content[index];
+    const tensors::table_entry from = table->content[index];
     gpushm_tensor result{};
     result.name = c_text(from.name);
     result.dtype = c_text(from.type.name);
@@ -315,7 +315,7 @@ void gpushm_tensors_table_free(gpushm_tensors_table* table) {
 gpushm_errc gpushm_tensors_size(gpushm_string table, uint64_t* size_bytes) {
   return c_call([&] {
     out(size_bytes, "publish tensors") =
-        weights::slab_bytes(table_from(text_in(table, "publish tensors"), {}).info);
+        tensors::slab_bytes(table_from(text_in(table, "publish tensors"), {}).info);
   });
 }
 
@@ -323,16 +323,16 @@ gpushm_errc gpushm_tensors_publish(gpushm_segment* segment, gpushm_string table)
   return c_call([&] {
     borrowed into(segment);
     const auto [words, info] = table_from(text_in(table, "publish tensors"), into.get().name());
-    if (weights::slab_bytes(info) != into.get().size_bytes()) {
+    if (tensors::slab_bytes(info) != into.get().size_bytes()) {
       throw gpushm::error(gpushm::errc::size_mismatch,
                           "publish tensors",
                           into.get().name(),
                           "the segment has " + std::to_string(into.get().size_bytes()) +
                               " bytes, and its tensors and their table " +
-                              std::to_string(weights::slab_bytes(info)),
+                              std::to_string(tensors::slab_bytes(info)),
                           "create it with the size that gpushm_tensors_size returns");
     }
-    weights::seal(into.get(), info, words);
-    into.get().publish(weights::to_metadata(info));
+    tensors::seal(into.get(), info, words);
+    into.get().publish(tensors::to_metadata(info));
   });
 }

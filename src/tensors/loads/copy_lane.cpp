@@ -20,7 +20,7 @@
 #include "gpushm/error.hpp"
 #include "tensors/loads/block_buffer.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -262,4 +262,4 @@ std::unique_ptr<copy_lane> copy_lane::to_nowhere(const std::string& name, done r
   return std::make_unique<host_lane>(name, std::move(report));
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

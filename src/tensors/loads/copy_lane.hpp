@@ -11,7 +11,7 @@
 #include "gpushm/segment.hpp"
 #include "tensors/files/layout.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// Copies pieces of one thread into a segment: reads of the next piece overlap with the copies of
 /// those before.
@@ -56,4 +56,4 @@ class copy_lane {
   virtual void finish() = 0;
 };
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

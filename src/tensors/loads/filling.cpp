@@ -10,7 +10,7 @@
 #include "tensors/files/hash.hpp"
 #include "tensors/files/layout.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 filling::filling(const job& of, target into)
     : job_(of),
@@ -160,4 +160,4 @@ void filling::fail() noexcept {
   has_failed_ = true;
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

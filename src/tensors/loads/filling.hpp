@@ -17,7 +17,7 @@
 #include "tensors/loads/piece_reader.hpp"
 #include "tensors/loads/run_reader.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// Reads and hashes the pieces of a model by several threads, and passes them to lanes.
 ///
@@ -83,4 +83,4 @@ class filling {
   std::exception_ptr failure_;
 };
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -11,7 +11,7 @@
 #include "gpushm/error.hpp"
 #include "tensors/files/hash.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -125,4 +125,4 @@ std::optional<model_identity> identity_at(const std::vector<std::string>& paths,
   return identity_from(all);
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -13,7 +13,7 @@
 
 /// What says, without reading them, that files have the contents of a segment: their stamps. Paths
 /// are no part of it, because containers mount one model in different places.
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// An index that a load was given; it is looked at before it is read.
 struct index_file {
@@ -38,4 +38,4 @@ struct index_file {
                                                         std::string_view names,
                                                         std::string_view selection);
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -30,7 +30,7 @@
 #include "tensors/loads/prepared_lanes.hpp"
 #include "tensors/loads/slab.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -167,7 +167,7 @@ std::optional<std::string> difference(const job& of, const found_slab& slab) {
   to.is_load = false;
   filling(of, std::move(to)).run();
   of.check_files();
-  const tensors files = table_with(of.plan, hashes.data());
+  const tensor_list files = table_with(of.plan, hashes.data());
   if (encode_table(files) == table->words()) {
     return std::nullopt;
   }
@@ -600,7 +600,7 @@ segment on_device(segment loaded, const load_options& options) {
 }
 
 /// Throws `error`: invalid_file.
-table_words encoded(const std::string& name, const tensors& table) {
+table_words encoded(const std::string& name, const tensor_list& table) {
   try {
     return encode_table(table);
   } catch (const invalid_table& why) {
@@ -764,4 +764,4 @@ segment open_complete(client& by, const std::string& name, const open_options& o
   }
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -8,7 +8,7 @@
 #include "gpushm/segment.hpp"
 #include "gpushm/tensors.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// Loads a model into the persistent segment `name`, once for all that call this at the same time:
 /// one process reads, the others wait. If it dies, one of them goes on behind its fence, from the
@@ -31,4 +31,4 @@ namespace gpushm::weights {
                                     const std::string& name,
                                     const open_options& options);
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

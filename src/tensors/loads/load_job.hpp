@@ -20,7 +20,7 @@
 #include "tensors/loads/identity.hpp"
 #include "tensors/loads/slab.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// How often a load reports, and looks whether it is to stop.
 inline constexpr std::chrono::milliseconds report_pause{100};
@@ -125,4 +125,4 @@ struct job {
   }
 };
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -15,7 +15,7 @@
 #include "gpushm/error.hpp"
 #include "tensors/loads/copy_lane.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -123,4 +123,4 @@ const std::byte* piece_reader::read(const file_range& what, std::byte* buffer) c
   return first;
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

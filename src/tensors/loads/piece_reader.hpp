@@ -11,7 +11,7 @@
 #include "tensors/files/layout.hpp"
 #include "tensors/files/model_files.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// Reads pieces of files into buffers of `copy_lane`. io_uring is not used: container runtimes'
 /// seccomp profiles refuse it.
@@ -40,4 +40,4 @@ class piece_reader {
   std::vector<base::guarded_fd> direct_;  ///< one for each file; empty: through the page cache
 };
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

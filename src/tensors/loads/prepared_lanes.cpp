@@ -8,7 +8,7 @@
 #include "base/report/log.hpp"
 #include "gpu/driver/devices.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -81,4 +81,4 @@ std::unique_ptr<copy_lane> prepared_lanes::take(segment& into, copy_lane::done r
   return result;
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -11,7 +11,7 @@
 #include "gpushm/segment.hpp"
 #include "tensors/loads/copy_lane.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// Lanes of a load to a GPU, which are opened by threads of their own beside the creation of the
 /// segment: in a new context, 16 lanes take 10 to 13 ms on an H200. None for host memory.
@@ -44,4 +44,4 @@ class prepared_lanes {
   std::vector<std::jthread> threads_;  // last: they use all others
 };
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

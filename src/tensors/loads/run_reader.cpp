@@ -8,7 +8,7 @@
 #include "gpushm/error.hpp"
 #include "tensors/loads/copy_lane.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -67,4 +67,4 @@ const std::byte* run_reader::read(const piece& what,
   return to;
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

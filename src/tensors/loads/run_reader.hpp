@@ -8,7 +8,7 @@
 #include "tensors/loads/block_buffer.hpp"
 #include "tensors/loads/piece_reader.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// Reads pieces whose bytes are runs of a file: those that are close to each other together, with
 /// what is between them, into a buffer of its own.
@@ -29,4 +29,4 @@ class run_reader {
   block_buffer buffer_;  ///< from the first strided piece on
 };
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

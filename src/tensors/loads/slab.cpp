@@ -18,7 +18,7 @@
 #include "tensors/files/hash.hpp"
 #include "tensors/files/layout.hpp"
 
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 namespace {
 
@@ -366,4 +366,4 @@ void remember(segment& what, const slab_info& info, const model_identity& which)
   store_identity(what, sources_place(info) + index * sizeof which, which);
 }
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -17,7 +17,7 @@
 /// that they were read from. The segment's metadata says where the table is; the seal, whose last
 /// word is stored last, that everything before it and the files are complete. So a segment can be
 /// published while it is filled: readers look for the seal.
-namespace gpushm::weights {
+namespace gpushm::tensors {
 
 /// Distinguishes what is written into a segment from what was in its memory before.
 using slab_id = std::array<std::uint8_t, 16>;
@@ -89,4 +89,4 @@ void set_contents_version(segment& what, const slab_info& info, std::uint64_t ve
 /// Precondition: the segment is sealed, was opened for writing, and has sources.
 void remember(segment& what, const slab_info& info, const model_identity& which);
 
-}  // namespace gpushm::weights
+}  // namespace gpushm::tensors

@@ -32,8 +32,8 @@ class dra_cluster : public testing::TestWithParam<const char*> {
                                            // Servers differ in this respect.
                                            .unserved_has_status = GetParam() == std::string("v1")});
     server_->put(std::string("/api/v1/nodes/") + test_node);
-    client_ =
-        std::make_unique<gpushm::kube::client>(gpushm::kube::server_access{.url = server_->url()});
+    client_ = std::make_unique<gpushm::api_client::client>(
+        gpushm::api_client::server_access{.url = server_->url()});
     dra_kubelet_options kubelet;
     kubelet.root = dir_.path();
     kubelet.delete_slices = [this](const std::string&) {
@@ -83,7 +83,7 @@ class dra_cluster : public testing::TestWithParam<const char*> {
   temp_dir dir_;
   broker_domains domains_{dir_ / "run"};
   std::unique_ptr<fake_kube_api> server_;
-  std::unique_ptr<gpushm::kube::client> client_;
+  std::unique_ptr<gpushm::api_client::client> client_;
   std::unique_ptr<dra_kubelet> kubelet_;
   std::unique_ptr<driver> driver_;
 };

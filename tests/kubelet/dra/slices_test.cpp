@@ -284,7 +284,7 @@ class alternating_cluster : public memory_cluster {
   std::unique_ptr<subscription> subscribe(
       const std::string& path,
       const std::string& field_selector,
-      const gpushm::kube::collection_watch::handler& handler) override {
+      const gpushm::api_client::collection_watch::handler& handler) override {
     ++subscribed;
     return std::make_unique<failing>(memory_cluster::subscribe(path, field_selector, handler),
                                      handler);
@@ -294,10 +294,10 @@ class alternating_cluster : public memory_cluster {
   /// A subscription whose server never serves the requested version.
   class failing : public subscription {
    public:
-    failing(std::unique_ptr<subscription> in, gpushm::kube::collection_watch::handler to)
+    failing(std::unique_ptr<subscription> in, gpushm::api_client::collection_watch::handler to)
         : in_(std::move(in)), thread_([to = std::move(to)](const std::stop_token& stop) {
             while (!stop.stop_requested()) {
-              to.failed(gpushm::kube::api_error(404, "", "watch", "", "page not found"));
+              to.failed(gpushm::api_client::api_error(404, "", "watch", "", "page not found"));
               std::this_thread::sleep_for(5ms);
             }
           }) {}
@@ -330,10 +330,10 @@ class late_cluster : public memory_cluster {
   std::unique_ptr<subscription> subscribe(
       const std::string& path,
       const std::string& field_selector,
-      const gpushm::kube::collection_watch::handler& handler) override {
+      const gpushm::api_client::collection_watch::handler& handler) override {
     to_ = handler;
     auto filtered = handler;
-    filtered.event = [this](const gpushm::kube::watch_event& event) {
+    filtered.event = [this](const gpushm::api_client::watch_event& event) {
       if (!late_) {
         to_.event(event);
       }
@@ -352,7 +352,7 @@ class late_cluster : public memory_cluster {
 
  private:
   std::atomic<bool> late_{true};
-  gpushm::kube::collection_watch::handler to_;
+  gpushm::api_client::collection_watch::handler to_;
 };
 
 TEST(dra_slices_late, reply_older_than_list_is_discarded) {

@@ -14,11 +14,11 @@ namespace gpushm_testing {
 namespace fs = std::filesystem;
 using gpushm::errc;
 using gpushm::error;
-using gpushm::kube::api_error;
+using gpushm::api_client::api_error;
 
 class memory_cluster::watching : public subscription {
  public:
-  watching(memory_cluster& of, std::string prefix, gpushm::kube::collection_watch::handler to)
+  watching(memory_cluster& of, std::string prefix, gpushm::api_client::collection_watch::handler to)
       : of_(of), prefix_(std::move(prefix)), to_(std::move(to)) {}
   ~watching() override {
     const std::lock_guard lock(of_.notify_mutex_);
@@ -28,7 +28,7 @@ class memory_cluster::watching : public subscription {
 
   memory_cluster& of_;
   const std::string prefix_;
-  const gpushm::kube::collection_watch::handler to_;
+  const gpushm::api_client::collection_watch::handler to_;
 };
 
 memory_cluster::memory_cluster(std::vector<std::string> versions) : versions_(std::move(versions)) {
@@ -190,7 +190,7 @@ std::vector<std::string> memory_cluster::versions_of(const std::string& group) {
 std::unique_ptr<gpushm::dra::cluster::subscription> memory_cluster::subscribe(
     const std::string& path,
     const std::string& /*field_selector*/,
-    const gpushm::kube::collection_watch::handler& handler) {
+    const gpushm::api_client::collection_watch::handler& handler) {
   fail_if_configured("watch", path);
   auto created = std::make_unique<watching>(*this, path + "/", handler);
   const std::lock_guard lock(notify_mutex_);

@@ -39,7 +39,7 @@ class memory_cluster : public gpushm::dra::cluster {
   std::unique_ptr<subscription> subscribe(
       const std::string& path,
       const std::string& field_selector,
-      const gpushm::kube::collection_watch::handler& handler) override;
+      const gpushm::api_client::collection_watch::handler& handler) override;
 
   // Changes by other clients; never fail.
   json put(const std::string& path, json object);

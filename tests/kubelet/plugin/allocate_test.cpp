@@ -15,7 +15,7 @@
 #include "tests/support/driver_tree/gpu_tree.hpp"
 #include "tests/support/process/temp_dir.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 namespace {
 
 using namespace gpushm_tests;
@@ -349,4 +349,4 @@ TEST_F(plugin_allocate_cdi, documents_are_written_and_stale_ones_removed) {
 }
 
 }  // namespace
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

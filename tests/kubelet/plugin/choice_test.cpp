@@ -13,7 +13,7 @@
 #include "kubernetes/device_plugin/resources/replica_choice.hpp"
 #include "tests/kubelet/plugin/world.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 namespace {
 
 using namespace gpushm_tests;
@@ -339,4 +339,4 @@ TEST_P(plugin_choice_property, distributed_replicas_fill_gpus_evenly) {
 INSTANTIATE_TEST_SUITE_P(seeds, plugin_choice_property, ::testing::Range(1U, 41U));
 
 }  // namespace
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -16,7 +16,7 @@
 
 #include "gpushm/error.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 namespace {
 
 namespace fs = std::filesystem;
@@ -209,4 +209,4 @@ TEST(plugin_configuration, resource_names_follow_kubernetes_rules) {
 }
 
 }  // namespace
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -6,7 +6,7 @@
 #include "kubernetes/device_plugin/health/monitor.hpp"
 #include "tests/kubelet/plugin/world.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 namespace {
 
 using gpushm_tests::what;
@@ -131,4 +131,4 @@ TEST(plugin_xids, application_xids_are_added_and_removed) {
 }
 
 }  // namespace
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

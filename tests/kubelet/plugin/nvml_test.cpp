@@ -22,7 +22,7 @@
 #include "tests/support/process/deadline.hpp"
 #include "tests/support/process/temp_dir.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 namespace {
 
 using namespace gpushm_tests;
@@ -399,4 +399,4 @@ TEST_F(plugin_nvml, monitor_stops_promptly) {
 }
 
 }  // namespace
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

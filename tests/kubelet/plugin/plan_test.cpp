@@ -12,7 +12,7 @@
 #include "tests/kubelet/plugin/world.hpp"
 #include "tests/support/process/deadline.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 namespace {
 
 using namespace gpushm_tests;
@@ -516,4 +516,4 @@ TEST(plugin_plan, sixty_four_gpus_with_a_hundred_replicas) {
 }
 
 }  // namespace
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

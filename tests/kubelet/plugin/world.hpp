@@ -15,9 +15,9 @@
 namespace gpushm_tests {
 
 using namespace gpushm;
-using plugin::gpu_info;
-using plugin::instance;
-using plugin::inventory;
+using device_plugin::gpu_info;
+using device_plugin::instance;
+using device_plugin::inventory;
 
 inline std::string uuid_of_gpu(unsigned int index) {
   std::array<char, 64> text{};
@@ -83,15 +83,15 @@ std::string what(Call&& call) {
   return "nothing";
 }
 
-inline std::vector<std::string> ids_of(const plugin::resource& of) {
+inline std::vector<std::string> ids_of(const device_plugin::resource& of) {
   std::vector<std::string> ids;
-  for (const plugin::device& each : of.devices()) {
+  for (const device_plugin::device& each : of.devices()) {
     ids.push_back(each.id);
   }
   return ids;
 }
 
-inline std::vector<std::string> names_of(const plugin::planned& plan) {
+inline std::vector<std::string> names_of(const device_plugin::planned& plan) {
   std::vector<std::string> names;
   for (const auto& each : plan.resources) {
     names.push_back(
@@ -100,8 +100,8 @@ inline std::vector<std::string> names_of(const plugin::planned& plan) {
   return names;
 }
 
-inline const plugin::resource& resource_named(const plugin::planned& plan,
-                                              const std::string& name) {
+inline const device_plugin::resource& resource_named(const device_plugin::planned& plan,
+                                                     const std::string& name) {
   for (const auto& each : plan.resources) {
     if (each->name() == name) {
       return *each;

@@ -14,10 +14,10 @@
 namespace gpushm_tests {
 namespace {
 
-using gpushm::kube::base64_decoded;
-using gpushm::kube::in_cluster_access;
-using gpushm::kube::kubeconfig_access;
-using gpushm::kube::server_access;
+using gpushm::api_client::base64_decoded;
+using gpushm::api_client::in_cluster_access;
+using gpushm::api_client::kubeconfig_access;
+using gpushm::api_client::server_access;
 
 class rest_access : public ::testing::Test {
  protected:

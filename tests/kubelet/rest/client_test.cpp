@@ -17,9 +17,9 @@ namespace gpushm_tests {
 namespace {
 
 using gpushm::errc;
-using gpushm::kube::api_error;
-using gpushm::kube::client;
-using gpushm::kube::client_options;
+using gpushm::api_client::api_error;
+using gpushm::api_client::client;
+using gpushm::api_client::client_options;
 using gpushm::testing::fake_kube_api;
 using nlohmann::json;
 using std::chrono::milliseconds;

@@ -19,9 +19,9 @@
 namespace gpushm_tests {
 namespace {
 
-using gpushm::kube::client;
-using gpushm::kube::collection_watch;
-using gpushm::kube::watch_event;
+using gpushm::api_client::client;
+using gpushm::api_client::collection_watch;
+using gpushm::api_client::watch_event;
 using gpushm::testing::fake_kube_api;
 using gpushm_testing::eventually;
 using nlohmann::json;
@@ -324,7 +324,8 @@ TEST_F(rest_collection, stops_immediately_despite_slow_server) {
       server_.fail({.delay = seconds(60)});
     }
     server_.clear_requests();
-    auto requester = std::make_unique<client>(gpushm::kube::server_access{.url = server_.url()});
+    auto requester =
+        std::make_unique<client>(gpushm::api_client::server_access{.url = server_.url()});
     auto watch = std::make_unique<collection_watch>(*requester, slices, "", seen_.handler());
     ASSERT_TRUE(server_.wait_for_request([](const auto&) { return true; }, timeout));
     const auto start = std::chrono::steady_clock::now();

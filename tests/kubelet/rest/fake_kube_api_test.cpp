@@ -15,8 +15,8 @@
 namespace gpushm_tests {
 namespace {
 
-using gpushm::kube::api_error;
-using gpushm::kube::client;
+using gpushm::api_client::api_error;
+using gpushm::api_client::client;
 using gpushm::testing::fake_kube_api;
 using nlohmann::json;
 using std::chrono::seconds;
@@ -164,7 +164,7 @@ TEST_F(fake_kube, list_items_lack_kind_and_events_have_it) {
       slices,
       "0",
       {},
-      [&](const gpushm::kube::watch_event& event) {
+      [&](const gpushm::api_client::watch_event& event) {
         seen.push_back(event.object);
         if (event.type == "BOOKMARK") {
           enough.request_stop();
@@ -254,7 +254,7 @@ TEST(fake_kube_program, serves_and_executes_commands) {
                                                        "--token",
                                                        "one"}});
   server.wait_for_line("^serving https://127\\.0\\.0\\.1:[0-9]+$", seconds(20));
-  const client requester(gpushm::kube::kubeconfig_access(directory / "kubeconfig"));
+  const client requester(gpushm::api_client::kubeconfig_access(directory / "kubeconfig"));
   server.write("put /api/v1/nodes/n1 {}\n");
   server.wait_for_line("\"name\":\"n1\"", seconds(20));
   EXPECT_THAT(names_of(requester.list(nodes).at("items")), ::testing::ElementsAre("n1"));

@@ -18,9 +18,9 @@
 namespace gpushm_tests {
 namespace {
 
+using gpushm::api_client::client;
+using gpushm::api_client::client_options;
 using gpushm::base::unique_fd;
-using gpushm::kube::client;
-using gpushm::kube::client_options;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 

@@ -11,8 +11,8 @@
 namespace gpushm_tests {
 namespace {
 
-using gpushm::kube::client;
-using gpushm::kube::server_access;
+using gpushm::api_client::client;
+using gpushm::api_client::server_access;
 using gpushm::testing::fake_kube_api;
 using gpushm::testing::fake_kube_options;
 

@@ -13,10 +13,10 @@
 namespace gpushm_tests {
 namespace {
 
-using gpushm::kube::api_error;
-using gpushm::kube::client;
-using gpushm::kube::client_options;
-using gpushm::kube::watch_event;
+using gpushm::api_client::api_error;
+using gpushm::api_client::client;
+using gpushm::api_client::client_options;
+using gpushm::api_client::watch_event;
 using gpushm::testing::fake_kube_api;
 using std::chrono::milliseconds;
 using std::chrono::seconds;

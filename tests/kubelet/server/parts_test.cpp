@@ -101,7 +101,7 @@ TEST(server_messages, devices_have_a_topology_only_if_known) {
 
 TEST(server_messages, size_of_a_list_is_estimated_from_above) {
   // The largest number of replicas of one GPU that a configuration may have.
-  std::vector<gpushm::plugin::device> devices;
+  std::vector<gpushm::device_plugin::device> devices;
   for (int replica = 0; replica < 50'000; ++replica) {
     devices.push_back({"GPU-12345678-1111-4222-8333-444455556666::" + std::to_string(replica),
                        replica % 2 == 0,
@@ -109,11 +109,11 @@ TEST(server_messages, size_of_a_list_is_estimated_from_above) {
   }
   v1beta1::ListAndWatchResponse list;
   gpushm::kubelet::write_devices(devices, list);
-  EXPECT_LE(list.ByteSizeLong(), gpushm::plugin::list_bytes(devices));
-  EXPECT_LE(gpushm::plugin::list_bytes(devices), gpushm::plugin::max_list_bytes);
+  EXPECT_LE(list.ByteSizeLong(), gpushm::device_plugin::list_bytes(devices));
+  EXPECT_LE(gpushm::device_plugin::list_bytes(devices), gpushm::device_plugin::max_list_bytes);
   devices = {{std::string(63, 'x'), false, -1}};
   gpushm::kubelet::write_devices(devices, list);
-  EXPECT_LE(list.ByteSizeLong(), gpushm::plugin::list_bytes(devices));
+  EXPECT_LE(list.ByteSizeLong(), gpushm::device_plugin::list_bytes(devices));
 }
 
 TEST(server_kubelet_socket, identity_changes_when_recreated) {

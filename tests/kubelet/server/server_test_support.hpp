@@ -20,7 +20,7 @@
 namespace gpushm_tests {
 
 /// A resource whose devices tests can change; allocations contain the requested ids.
-class test_resource final : public gpushm::plugin::resource {
+class test_resource final : public gpushm::device_plugin::resource {
  public:
   test_resource(std::string name, std::size_t count, bool has_preferences = false)
       : name_(std::move(name)), has_preferences_(has_preferences) {
@@ -30,13 +30,13 @@ class test_resource final : public gpushm::plugin::resource {
   }
 
   [[nodiscard]] const std::string& name() const noexcept override { return name_; }
-  [[nodiscard]] std::vector<gpushm::plugin::device> devices() const override {
+  [[nodiscard]] std::vector<gpushm::device_plugin::device> devices() const override {
     const std::lock_guard lock(mutex_);
     return devices_;
   }
-  [[nodiscard]] std::vector<gpushm::plugin::allocation> allocate(
+  [[nodiscard]] std::vector<gpushm::device_plugin::allocation> allocate(
       std::span<const std::vector<std::string>> containers) const override {
-    std::vector<gpushm::plugin::allocation> result;
+    std::vector<gpushm::device_plugin::allocation> result;
     for (const auto& ids : containers) {
       auto& one = result.emplace_back();
       std::string all;
@@ -114,7 +114,7 @@ class test_resource final : public gpushm::plugin::resource {
   std::string name_;
   bool has_preferences_;
   mutable std::mutex mutex_;
-  std::vector<gpushm::plugin::device> devices_;
+  std::vector<gpushm::device_plugin::device> devices_;
   mutable std::mutex listener_mutex_;
   std::function<void()> changed_;
 };

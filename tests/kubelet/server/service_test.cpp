@@ -25,14 +25,14 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 
 /// Fails in every way.
-class failing_resource final : public gpushm::plugin::resource {
+class failing_resource final : public gpushm::device_plugin::resource {
  public:
   [[nodiscard]] const std::string& name() const noexcept override { return name_; }
-  [[nodiscard]] std::vector<gpushm::plugin::device> devices() const override {
+  [[nodiscard]] std::vector<gpushm::device_plugin::device> devices() const override {
     throw gpushm::error(
         gpushm::errc::driver_unavailable, "list", "GPUs", "NVML is not available", "");
   }
-  [[nodiscard]] std::vector<gpushm::plugin::allocation> allocate(
+  [[nodiscard]] std::vector<gpushm::device_plugin::allocation> allocate(
       std::span<const std::vector<std::string>> containers) const override {
     if (containers.empty()) {
       throw std::runtime_error("something else");
@@ -61,7 +61,7 @@ class failing_resource final : public gpushm::plugin::resource {
 
 class server_service : public ::testing::Test {
  protected:
-  void serve(std::shared_ptr<const gpushm::plugin::resource> what) {
+  void serve(std::shared_ptr<const gpushm::device_plugin::resource> what) {
     service_ = std::make_unique<service>(std::move(what), nullptr, [this] { ++ended_; });
     server_ = std::make_unique<unix_server>(scratch_ / "plugin.sock",
                                             std::vector<grpc::Service*>{service_.get()});

@@ -23,9 +23,13 @@ class admission_error : public std::runtime_error {
 class device_accounts {
  public:
   /// Replaces the list.
-  void set_devices(std::vector<gpushm::plugin::device> devices) { devices_ = std::move(devices); }
+  void set_devices(std::vector<gpushm::device_plugin::device> devices) {
+    devices_ = std::move(devices);
+  }
   void mark_all_unhealthy();
-  [[nodiscard]] const std::vector<gpushm::plugin::device>& devices() const { return devices_; }
+  [[nodiscard]] const std::vector<gpushm::device_plugin::device>& devices() const {
+    return devices_;
+  }
 
   /// The healthy devices that are not allocated, in the order of the list.
   [[nodiscard]] std::vector<std::string> available() const;
@@ -40,7 +44,7 @@ class device_accounts {
   [[nodiscard]] const std::map<std::string, std::string>& owners() const { return owner_of_; }
 
  private:
-  std::vector<gpushm::plugin::device> devices_;
+  std::vector<gpushm::device_plugin::device> devices_;
   std::map<std::string, std::string> owner_of_;
 };
 

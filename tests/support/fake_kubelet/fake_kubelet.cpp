@@ -11,7 +11,7 @@
 namespace gpushm_testing {
 
 namespace fs = std::filesystem;
-using gpushm::plugin::device;
+using gpushm::device_plugin::device;
 
 /// Blocks only threads of its own server, not those on which plugins of this process reply.
 class fake_kubelet::registration final : public v1beta1::Registration::Service {

@@ -51,7 +51,7 @@ struct resource_view {
   bool connected = false;  ///< its client has not been disconnected
   bool listed = false;     ///< the newest registration's list of devices was received
   bool has_preferences = false;
-  std::vector<gpushm::plugin::device> devices;
+  std::vector<gpushm::device_plugin::device> devices;
   std::map<std::string, std::string> owners;  ///< the pod of each allocated device
   std::uint64_t registrations = 0;
   std::uint64_t lists = 0;  ///< received, of all instances
@@ -61,7 +61,7 @@ struct resource_view {
 struct pod_devices {
   std::vector<std::string> ids;
   std::vector<std::string> preferred;  ///< as preferred by the plugin
-  gpushm::plugin::allocation allocation;
+  gpushm::device_plugin::allocation allocation;
 };
 
 /// The part of a kubelet that device plugins use, with the behaviour of kubelets up to 1.36: it
@@ -114,7 +114,7 @@ class fake_kubelet {
   grpc::Status register_plugin(const grpc::ServerContext& context,
                                const v1beta1::RegisterRequest& request);
   grpc::Status connect(const v1beta1::RegisterRequest& request);
-  void listed(plugin_client& from, std::vector<gpushm::plugin::device> devices);
+  void listed(plugin_client& from, std::vector<gpushm::device_plugin::device> devices);
   void ended(plugin_client& which, const std::string& why);
   void disconnect(const std::string& resource);
   void remove_sockets();

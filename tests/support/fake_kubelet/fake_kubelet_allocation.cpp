@@ -7,7 +7,7 @@ namespace gpushm_testing {
 
 namespace {
 
-using gpushm::plugin::allocation;
+using gpushm::device_plugin::allocation;
 
 allocation read(const v1beta1::ContainerAllocateResponse& from) {
   allocation created;

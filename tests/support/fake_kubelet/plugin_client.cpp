@@ -61,7 +61,7 @@ void plugin_client::read(const callbacks& to) {
   const auto stream = stub_->ListAndWatch(&stream_context_, {});
   v1beta1::ListAndWatchResponse list;
   while (stream->Read(&list)) {
-    std::vector<gpushm::plugin::device> devices;
+    std::vector<gpushm::device_plugin::device> devices;
     devices.reserve(static_cast<std::size_t>(list.devices_size()));
     for (const v1beta1::Device& each : list.devices()) {
       auto& created = devices.emplace_back();

@@ -20,7 +20,7 @@ namespace gpushm_testing {
 class plugin_client {
  public:
   struct callbacks {
-    std::function<void(plugin_client&, std::vector<gpushm::plugin::device>)> listed;
+    std::function<void(plugin_client&, std::vector<gpushm::device_plugin::device>)> listed;
     /// The stream has ended, for any reason. Always the last call.
     std::function<void(plugin_client&, const std::string& why)> ended;
   };

@@ -8,7 +8,7 @@
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/configuration/reader.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -163,4 +163,4 @@ configuration parse_configuration(std::string_view text, const std::string& file
   throw error(errc::invalid_argument, "read configuration", place, cause, first.next_step);
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

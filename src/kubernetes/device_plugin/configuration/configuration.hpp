@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 enum class mig_strategy { none, single, mixed };
 enum class device_list_strategy { envvar, volume_mounts, cdi_annotations, cdi_cri };
@@ -145,4 +145,4 @@ struct checked_configuration {
 [[nodiscard]] std::string whole_resource_name(std::string_view name);
 [[nodiscard]] std::optional<std::string> resource_name_problem(std::string_view whole_name);
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

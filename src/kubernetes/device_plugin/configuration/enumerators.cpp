@@ -12,7 +12,7 @@
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/configuration/configuration.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -202,4 +202,4 @@ std::optional<std::string> resource_name_problem(std::string_view whole_name) {
   return std::nullopt;
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -7,7 +7,7 @@
 
 #include "kubernetes/device_plugin/configuration/configuration.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 // Enumerators of settings, for the file reader; nullopt if `text` is not one of them.
 [[nodiscard]] std::optional<mig_strategy> mig_strategy_of(std::string_view text);
@@ -18,4 +18,4 @@ namespace gpushm::plugin {
 [[nodiscard]] std::string device_id_choice();
 [[nodiscard]] std::string device_list_choice();
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -7,7 +7,7 @@
 #include "kubernetes/device_plugin/configuration/enumerators.hpp"
 #include "kubernetes/device_plugin/configuration/reader.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -161,4 +161,4 @@ void read_flags(configuration_reader& in,
   }
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

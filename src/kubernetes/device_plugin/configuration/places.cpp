@@ -10,7 +10,7 @@
 #include "base/text/text.hpp"
 #include "kubernetes/device_plugin/configuration/reader.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -149,4 +149,4 @@ std::string unknown_field_advice(const std::string& path, std::string_view key) 
               : fmt::format("it is ignored: {} belongs {}", row->name, place);
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

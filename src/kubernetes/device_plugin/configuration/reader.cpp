@@ -9,7 +9,7 @@
 
 #include "base/text/quoted.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -110,4 +110,4 @@ std::vector<configuration_problem> configuration_reader::take_problems() {
   return all;
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

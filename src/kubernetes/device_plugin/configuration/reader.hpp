@@ -12,7 +12,7 @@
 #include "containers/yaml/reader.hpp"
 #include "kubernetes/device_plugin/configuration/configuration.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 /// Reads a configuration from a tree. Problems and warnings name each value by its path
 /// ("flags.migStrategy").
@@ -106,4 +106,4 @@ void read_flags(configuration_reader& in,
                 const std::string& path,
                 plugin_flags& out);
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

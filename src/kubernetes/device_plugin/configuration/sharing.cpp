@@ -9,7 +9,7 @@
 #include "containers/yaml/scalar.hpp"
 #include "kubernetes/device_plugin/configuration/reader.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -285,4 +285,4 @@ void sharing_reader::finish() {
   }
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -2,7 +2,7 @@
 #include "base/text/quoted.hpp"
 #include "kubernetes/device_plugin/configuration/configuration.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -42,4 +42,4 @@ std::string canonical_time_slicing(const time_slicing& content) {
   return out;
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -7,7 +7,7 @@
 
 #include "gpu/driver/xid.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -84,4 +84,4 @@ gpu_health gpu_record::health() const {
   return {critical_.empty(), critical_};
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -8,7 +8,7 @@
 
 #include "kubernetes/device_plugin/health/monitor.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 /// The result of polling one GPU.
 struct gpu_status {
@@ -49,4 +49,4 @@ class gpu_record {
 /// "Xid 79 (the GPU has fallen off the bus)".
 [[nodiscard]] std::string xid_text(std::uint64_t number);
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -6,7 +6,7 @@
 
 #include "gpushm/error.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -210,4 +210,4 @@ gpu_watch::outcome gpu_watch::wait_in_event_set(unsigned int timeout_ms, gpu_eve
   return outcome::event;
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -12,7 +12,7 @@
 #include "gpu/driver/nvml.hpp"
 #include "kubernetes/device_plugin/health/gpu_record.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 /// The state of all GPUs that NVML lists.
 struct poll_result {
@@ -73,4 +73,4 @@ class gpu_watch {
   std::deque<gpu_event> saved_events_;  // from freed event sets
 };
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

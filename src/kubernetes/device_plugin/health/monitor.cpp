@@ -20,7 +20,7 @@
 #include "kubernetes/device_plugin/health/gpu_record.hpp"
 #include "kubernetes/device_plugin/health/gpu_watch.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -349,4 +349,4 @@ bool health_monitor::any_abandoned() noexcept {
   return abandoned();
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

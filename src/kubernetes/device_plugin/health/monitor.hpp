@@ -12,7 +12,7 @@
 
 #include "gpu/driver/xid.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 struct health_options {
   /// Xids caused by application errors; they do not affect the GPU's health.
@@ -93,4 +93,4 @@ class health_monitor {
   std::shared_ptr<impl> impl_;  // shared with the thread
 };
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -16,7 +16,7 @@
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/plan/parts.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -186,4 +186,4 @@ void write_documents(const planned& plan, const std::string& directory, stale_do
   }
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

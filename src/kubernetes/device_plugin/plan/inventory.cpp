@@ -14,7 +14,7 @@
 #include "gpu/driver/nvml.hpp"
 #include "gpushm/error.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -238,4 +238,4 @@ std::string profile_of_slices(unsigned int compute_slices,
   return compute_slices == gpu_slices ? gpu_part : fmt::format("{}c.{}", compute_slices, gpu_part);
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -8,7 +8,7 @@
 
 #include "containers/discover/gpus/inventory.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 /// A MIG instance. `profile` is its MIG profile: "3g.20gb", "1c.3g.20gb", "1g.10gb+me".
 struct instance {
@@ -57,4 +57,4 @@ struct inventory {
                                             std::uint64_t instance_bytes,
                                             std::uint64_t gpu_bytes);
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

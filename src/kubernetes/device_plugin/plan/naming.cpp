@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -237,4 +237,4 @@ named_units replicate(const time_slicing& slicing,
   return out;
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

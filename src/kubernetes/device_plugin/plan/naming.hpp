@@ -10,7 +10,7 @@
 #include "kubernetes/device_plugin/plan/inventory.hpp"
 #include "kubernetes/device_plugin/resources/counted_resource.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 /// The units of each resource, in the order of first use.
 using named_units = std::vector<std::pair<std::string, std::vector<unit>>>;
@@ -38,4 +38,4 @@ using named_units = std::vector<std::pair<std::string, std::vector<unit>>>;
 /// "mig-1g.10gb.me" for "1g.10gb+me".
 [[nodiscard]] std::string mig_resource_name(const std::string& profile);
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

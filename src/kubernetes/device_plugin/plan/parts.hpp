@@ -8,7 +8,7 @@
 #include "kubernetes/device_plugin/plan/plan.hpp"
 #include "kubernetes/device_plugin/resources/gpu_resource.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 /// Describes the named devices for CDI, if `rules` use it: fills in `out.gpus`, the CDI names and
 /// nodes of units, and the rules' common nodes. With CDI, removes devices that cannot be described
@@ -31,4 +31,4 @@ void add_special_devices(const configuration& settings, const plan_options& opti
 /// followed by a checksum of the full name.
 [[nodiscard]] std::string short_id(std::string_view domain, unsigned int replicas);
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

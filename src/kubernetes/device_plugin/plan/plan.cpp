@@ -12,7 +12,7 @@
 #include "kubernetes/device_plugin/plan/parts.hpp"
 #include "kubernetes/device_plugin/resources/gpu_resource.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -244,4 +244,4 @@ planned make_plan(const configuration& settings,
   return planner(settings, options, found).build();
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

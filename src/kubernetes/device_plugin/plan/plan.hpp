@@ -15,7 +15,7 @@
 #include "kubernetes/device_plugin/plan/inventory.hpp"
 #include "kubernetes/device_plugin/resources/resource.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 /// The CDI kind of a plan's GPUs.
 inline constexpr std::string_view gpu_vendor = "k8s.device-plugin.gpushm.dev";
@@ -90,4 +90,4 @@ void write_documents(const planned& plan,
                      const std::string& directory,
                      stale_documents earlier = stale_documents::remove);
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

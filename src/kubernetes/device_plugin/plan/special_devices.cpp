@@ -15,7 +15,7 @@
 #include "containers/discover/driver_files/findings.hpp"
 #include "kubernetes/device_plugin/plan/parts.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -118,4 +118,4 @@ void add_special_devices(const configuration& settings, const plan_options& opti
   out.gpus.version = cdi::minimum_version(out.gpus);
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -9,7 +9,7 @@
 #include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -235,4 +235,4 @@ std::size_t counted_resource::set_health(std::string_view uuid,
   return changed;
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -10,7 +10,7 @@
 
 #include "kubernetes/device_plugin/resources/resource.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 /// The object that one or more devices of a resource represent: a GPU, a MIG instance, a domain.
 struct unit {
@@ -90,4 +90,4 @@ class counted_resource : public resource {
   std::function<void()> listener_;
 };
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

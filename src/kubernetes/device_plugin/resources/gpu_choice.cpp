@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -226,4 +226,4 @@ places choose_gpus(const closeness_table& closeness,
   return chosen;
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

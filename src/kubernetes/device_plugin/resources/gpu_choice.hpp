@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 using closeness_table = std::vector<std::vector<unsigned int>>;
 
@@ -38,4 +38,4 @@ inline constexpr std::uint64_t max_combinations = 20'000;
                                                    const std::vector<std::size_t>& taken,
                                                    std::size_t count);
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

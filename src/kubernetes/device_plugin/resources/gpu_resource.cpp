@@ -12,7 +12,7 @@
 #include "gpu/driver/device_text.hpp"
 #include "kubernetes/device_plugin/resources/replica_choice.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -195,4 +195,4 @@ std::vector<std::size_t> share_resource::choose(const std::vector<std::size_t>& 
   return {candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

@@ -11,7 +11,7 @@
 #include "kubernetes/device_plugin/resources/counted_resource.hpp"
 #include "kubernetes/device_plugin/resources/gpu_choice.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 /// How GPUs are passed to containers; the same for all resources of a plan.
 struct gpu_rules {
@@ -91,4 +91,4 @@ class share_resource final : public counted_resource {
 /// Adds the CDI devices `names` to `to` in the form that `rules` select.
 void add_cdi_devices(const gpu_rules& rules, std::vector<std::string> names, allocation& to);
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

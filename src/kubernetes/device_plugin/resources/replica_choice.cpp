@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -48,4 +48,4 @@ std::vector<std::size_t> choose_replicas(const std::vector<device_group>& groups
   return chosen;
 }
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

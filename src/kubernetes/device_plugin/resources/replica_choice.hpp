@@ -6,7 +6,7 @@
 
 #include "kubernetes/device_plugin/configuration/configuration.hpp"
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 /// Devices on the same hardware: the replicas of a GPU or instance, or the instances of a GPU.
 struct device_group {
@@ -22,4 +22,4 @@ struct device_group {
                                                        replica_policy policy,
                                                        std::size_t count);
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

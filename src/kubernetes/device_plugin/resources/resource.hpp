@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace gpushm::plugin {
+namespace gpushm::device_plugin {
 
 /// A device of the kubelet: a GPU, a MIG instance, a replica of either, or a slot in a domain.
 struct device {
@@ -92,4 +92,4 @@ class resource {
   virtual void on_change(std::function<void()> changed) = 0;
 };
 
-}  // namespace gpushm::plugin
+}  // namespace gpushm::device_plugin

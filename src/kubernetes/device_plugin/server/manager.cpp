@@ -26,7 +26,7 @@ namespace gpushm::kubelet {
 namespace {
 
 using clock = served_resource::clock;
-using resources = std::vector<std::shared_ptr<plugin::resource>>;
+using resources = std::vector<std::shared_ptr<device_plugin::resource>>;
 
 /// Poll interval for the directory when the kernel has no inotify watch left.
 constexpr std::chrono::milliseconds poll_interval{500};
@@ -229,7 +229,7 @@ manager::~manager() {
   loop_->stop();
 }
 
-void manager::set_resources(std::vector<std::shared_ptr<plugin::resource>> given) {
+void manager::set_resources(std::vector<std::shared_ptr<device_plugin::resource>> given) {
   check_names(given);
   loop_->set_resources(std::move(given));
 }

@@ -67,7 +67,7 @@ class manager {
   /// kubelet receives a last list without devices, because the previous devices would stay in the
   /// node's capacity, as unhealthy, for five minutes. Throws `error` (invalid_argument) when two
   /// have the same name or one is null. No effect after `stop`.
-  void set_resources(std::vector<std::shared_ptr<plugin::resource>> resources);
+  void set_resources(std::vector<std::shared_ptr<device_plugin::resource>> resources);
 
   /// At most some milliseconds old, in the order of `set_resources`. Does not block.
   [[nodiscard]] std::vector<resource_status> status() const;

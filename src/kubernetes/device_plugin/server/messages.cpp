@@ -9,10 +9,11 @@
 
 namespace gpushm::kubelet {
 
-void write_devices(const std::vector<plugin::device>& devices, v1beta1::ListAndWatchResponse& to) {
+void write_devices(const std::vector<device_plugin::device>& devices,
+                   v1beta1::ListAndWatchResponse& to) {
   to.Clear();
   to.mutable_devices()->Reserve(static_cast<int>(devices.size()));
-  for (const plugin::device& each : devices) {
+  for (const device_plugin::device& each : devices) {
     v1beta1::Device& message = *to.add_devices();
     message.set_id(each.id);
     message.set_health(each.healthy ? "Healthy" : "Unhealthy");
@@ -31,18 +32,19 @@ std::vector<std::vector<std::string>> read_containers(const v1beta1::AllocateReq
   return containers;
 }
 
-void write_allocations(std::vector<plugin::allocation> allocations, v1beta1::AllocateResponse& to) {
-  for (plugin::allocation& each : allocations) {
+void write_allocations(std::vector<device_plugin::allocation> allocations,
+                       v1beta1::AllocateResponse& to) {
+  for (device_plugin::allocation& each : allocations) {
     v1beta1::ContainerAllocateResponse& message = *to.add_container_responses();
     message.mutable_envs()->insert(each.envs.begin(), each.envs.end());
     message.mutable_annotations()->insert(each.annotations.begin(), each.annotations.end());
-    for (plugin::bind_mount& mount : each.mounts) {
+    for (device_plugin::bind_mount& mount : each.mounts) {
       v1beta1::Mount& one = *message.add_mounts();
       one.set_container_path(std::move(mount.container_path));
       one.set_host_path(std::move(mount.host_path));
       one.set_read_only(mount.read_only);
     }
-    for (plugin::device_node& node : each.nodes) {
+    for (device_plugin::device_node& node : each.nodes) {
       v1beta1::DeviceSpec& one = *message.add_devices();
       one.set_container_path(std::move(node.container_path));
       one.set_host_path(std::move(node.host_path));
@@ -54,7 +56,7 @@ void write_allocations(std::vector<plugin::allocation> allocations, v1beta1::All
   }
 }
 
-void prefer_for_each(const plugin::resource& resource,
+void prefer_for_each(const device_plugin::resource& resource,
                      const v1beta1::PreferredAllocationRequest& request,
                      v1beta1::PreferredAllocationResponse& to) {
   for (const v1beta1::ContainerPreferredAllocationRequest& each : request.container_requests()) {

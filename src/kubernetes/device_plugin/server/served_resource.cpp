@@ -32,7 +32,7 @@ std::string text_of(std::chrono::milliseconds duration) {
 
 }  // namespace
 
-served_resource::served_resource(std::shared_ptr<plugin::resource> what,
+served_resource::served_resource(std::shared_ptr<device_plugin::resource> what,
                                  const manager_options& options,
                                  const base::wakeup& wake,
                                  clock::time_point begin)
@@ -59,7 +59,7 @@ void served_resource::listen() {
   });
 }
 
-void served_resource::replace(std::shared_ptr<plugin::resource> with) {
+void served_resource::replace(std::shared_ptr<device_plugin::resource> with) {
   what_->on_change({});
   what_ = std::move(with);
   listen();

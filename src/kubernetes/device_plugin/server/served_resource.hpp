@@ -35,7 +35,7 @@ class served_resource {
 
   /// `options` and `wake`, which is signalled when `advance` has work, must outlive it. Starts to
   /// serve at `begin`.
-  served_resource(std::shared_ptr<plugin::resource> what,
+  served_resource(std::shared_ptr<device_plugin::resource> what,
                   const manager_options& options,
                   const base::wakeup& wake,
                   clock::time_point begin);
@@ -44,9 +44,11 @@ class served_resource {
   ~served_resource();
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  [[nodiscard]] const std::shared_ptr<plugin::resource>& what() const noexcept { return what_; }
+  [[nodiscard]] const std::shared_ptr<device_plugin::resource>& what() const noexcept {
+    return what_;
+  }
   /// `with` has the same name and options.
-  void replace(std::shared_ptr<plugin::resource> with);
+  void replace(std::shared_ptr<device_plugin::resource> with);
   /// Performs all steps that are due; returns when it must be called next if no event occurs. Never
   /// throws.
   clock::time_point advance(clock::time_point now, const surroundings& around) noexcept;
@@ -74,7 +76,7 @@ class served_resource {
   std::string name_;
   const manager_options& options_;
   const base::wakeup& wake_;
-  std::shared_ptr<plugin::resource> what_;
+  std::shared_ptr<device_plugin::resource> what_;
   std::shared_ptr<std::atomic<bool>> changed_;
   std::unique_ptr<service> service_;
   std::unique_ptr<unix_server> server_;  ///< destroyed before the service, which it calls

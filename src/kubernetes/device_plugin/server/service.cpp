@@ -15,17 +15,17 @@ using clock = std::chrono::steady_clock;
 constexpr std::string_view service_name = "device_plugin";
 }  // namespace
 
-service::service(std::shared_ptr<const plugin::resource> of,
+service::service(std::shared_ptr<const device_plugin::resource> of,
                  base::operation_observer* observer,
                  std::function<void()> stream_ended)
     : observer_(observer), stream_ended_(std::move(stream_ended)), resource_(std::move(of)) {}
 
-std::shared_ptr<const plugin::resource> service::current() const {
+std::shared_ptr<const device_plugin::resource> service::current() const {
   const std::lock_guard lock(resource_mutex_);
   return resource_;
 }
 
-void service::replace(std::shared_ptr<const plugin::resource> with) {
+void service::replace(std::shared_ptr<const device_plugin::resource> with) {
   const std::lock_guard lock(resource_mutex_);
   resource_.swap(with);
 }

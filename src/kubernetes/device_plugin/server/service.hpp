@@ -28,7 +28,7 @@ class service final : public v1beta1::DevicePlugin::CallbackService, private lis
 
   /// `observer` may be null, else it must outlive the service. `stream_ended` is called after each
   /// end of a ListAndWatch, from any thread; it must not block.
-  service(std::shared_ptr<const plugin::resource> of,
+  service(std::shared_ptr<const device_plugin::resource> of,
           base::operation_observer* observer,
           std::function<void()> stream_ended);
   service(const service&) = delete;
@@ -36,7 +36,7 @@ class service final : public v1beta1::DevicePlugin::CallbackService, private lis
   ~service() override = default;
 
   /// Serves `with` from now on; call `publish` afterwards.
-  void replace(std::shared_ptr<const plugin::resource> with);
+  void replace(std::shared_ptr<const device_plugin::resource> with);
   /// Sends the changed devices to all streams. Does not block.
   void publish();
   /// Ends all streams, also those opened later. Does not block.
@@ -61,7 +61,7 @@ class service final : public v1beta1::DevicePlugin::CallbackService, private lis
       v1beta1::PreStartContainerResponse* response) override;
 
  private:
-  [[nodiscard]] std::shared_ptr<const plugin::resource> current() const;
+  [[nodiscard]] std::shared_ptr<const device_plugin::resource> current() const;
   template <typename Work>
   grpc::ServerUnaryReactor* respond(grpc::CallbackServerContext& context,
                                     std::string_view operation,
@@ -73,7 +73,7 @@ class service final : public v1beta1::DevicePlugin::CallbackService, private lis
   base::operation_observer* observer_;
   std::function<void()> stream_ended_;
   mutable std::mutex resource_mutex_;
-  std::shared_ptr<const plugin::resource> resource_;
+  std::shared_ptr<const device_plugin::resource> resource_;
   mutable std::mutex streams_mutex_;  ///< locked before a stream's mutex, never after
   std::set<list_stream*> streams_;
   std::uint64_t opened_ = 0;

@@ -19,7 +19,7 @@ constexpr const char* unprepare_operation = "unprepare claim";
 /// Whether the server reported that the claim does not exist or is not allocated here, as opposed
 /// to being unreachable.
 bool is_definite(const error& failure, const claim_reference& claim) {
-  if (const auto* reply = dynamic_cast<const kube::api_error*>(&failure)) {
+  if (const auto* reply = dynamic_cast<const api_client::api_error*>(&failure)) {
     return reply->object_is_missing(claim.name);
   }
   return failure.code() == errc::gone_or_replaced || failure.code() == errc::invalid_argument;
@@ -42,7 +42,7 @@ nlohmann::json claims::fetch(const claim_reference& claim) {
   const std::string requested_version = api_.version();
   try {
     return request();
-  } catch (const kube::api_error& failure) {
+  } catch (const api_client::api_error& failure) {
     // Also the reply of a server that no longer serves this API version.
     if (!failure.not_found()) {
       throw;
@@ -63,7 +63,7 @@ std::optional<prepared_claim> claims::allocation_of(const claim_reference& claim
     if (has_entry && !definite) {
       return std::nullopt;
     }
-    const bool got_reply = dynamic_cast<const kube::api_error*>(&failure) != nullptr;
+    const bool got_reply = dynamic_cast<const api_client::api_error*>(&failure) != nullptr;
     if (got_reply && definite) {
       throw error(errc::gone_or_replaced,
                   prepare_operation,

@@ -13,8 +13,8 @@
 
 namespace gpushm::dra {
 
-/// The driver's interface to the API server, implemented with `kube::client` or by a test. Blocks
-/// and throws as `kube::client` does.
+/// The driver's interface to the API server, implemented with `api_client::client` or by a test.
+/// Blocks and throws as `api_client::client` does.
 ///
 /// Thread-safety: shared objects: safe.
 class cluster {
@@ -43,11 +43,11 @@ class cluster {
   virtual std::unique_ptr<subscription> subscribe(
       const std::string& path,
       const std::string& field_selector,
-      const kube::collection_watch::handler& handler) = 0;
+      const api_client::collection_watch::handler& handler) = 0;
 };
 
 /// `through` must outlive it.
-[[nodiscard]] std::unique_ptr<cluster> cluster_of(const kube::client& through);
+[[nodiscard]] std::unique_ptr<cluster> cluster_of(const api_client::client& through);
 
 /// The version of resource.k8s.io to use: the newest that both the server and this driver support
 /// (v1, v1beta2, v1beta1). Queried once and cached.

@@ -7,22 +7,22 @@ namespace {
 
 class watched_collection : public cluster::subscription {
  public:
-  watched_collection(const kube::client& through,
+  watched_collection(const api_client::client& through,
                      const std::string& path,
                      const std::string& field_selector,
-                     const kube::collection_watch::handler& handler)
+                     const api_client::collection_watch::handler& handler)
       : watch_(through, path, field_selector, handler) {}
   [[nodiscard]] std::string failure() const override {
     return watch_.is_current() ? std::string() : watch_.last_failure();
   }
 
  private:
-  kube::collection_watch watch_;
+  api_client::collection_watch watch_;
 };
 
 class kube_cluster : public cluster {
  public:
-  explicit kube_cluster(const kube::client& through) : through_(through) {}
+  explicit kube_cluster(const api_client::client& through) : through_(through) {}
 
   nlohmann::json get(const std::string& path) override { return through_.get(path); }
   nlohmann::json create(const std::string& path, const nlohmann::json& object) override {
@@ -37,19 +37,20 @@ class kube_cluster : public cluster {
   std::vector<std::string> versions_of(const std::string& of) override {
     return through_.versions_of(of);
   }
-  std::unique_ptr<subscription> subscribe(const std::string& path,
-                                          const std::string& field_selector,
-                                          const kube::collection_watch::handler& handler) override {
+  std::unique_ptr<subscription> subscribe(
+      const std::string& path,
+      const std::string& field_selector,
+      const api_client::collection_watch::handler& handler) override {
     return std::make_unique<watched_collection>(through_, path, field_selector, handler);
   }
 
  private:
-  const kube::client& through_;
+  const api_client::client& through_;
 };
 
 }  // namespace
 
-std::unique_ptr<cluster> cluster_of(const kube::client& through) {
+std::unique_ptr<cluster> cluster_of(const api_client::client& through) {
   return std::make_unique<kube_cluster>(through);
 }
 

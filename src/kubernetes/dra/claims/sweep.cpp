@@ -31,7 +31,7 @@ claim_use claims::query_use(const prepared_claim& claim) {
       unconfirmed_.insert(claim.claim.uid);
     }
     return use;
-  } catch (const kube::api_error& failure) {
+  } catch (const api_client::api_error& failure) {
     // A 404 from a proxy, or from a server that does not serve this API version, is not evidence
     // about the claim.
     if (failure.object_is_missing(claim.claim.name)) {

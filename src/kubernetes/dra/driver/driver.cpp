@@ -363,7 +363,7 @@ void driver::impl::stop() {
 }
 
 driver::driver(driver_options options,
-               const kube::client& client,
+               const api_client::client& client,
                domains& opened,
                base::operation_observer* observer) {
   std::unique_ptr<cluster> owned = cluster_of(client);

@@ -65,7 +65,7 @@ class driver {
   /// Does not block; the work is done on separate threads. `client`, `opened` and `observer` (may
   /// be null) are not owned. Throws `error` (invalid_argument) for invalid options.
   driver(driver_options options,
-         const kube::client& client,
+         const api_client::client& client,
          domains& opened,
          base::operation_observer* observer = nullptr);
   /// For tests: with another API server.

@@ -158,7 +158,7 @@ void slice_publisher::watch() {
       through_.subscribe(path,
                          selector,
                          {[this](const std::vector<nlohmann::json>& items) { handle_list(items); },
-                          [this](const kube::watch_event& event) { handle_event(event); },
+                          [this](const api_client::watch_event& event) { handle_event(event); },
                           [this](const std::exception& failure) { handle_failure(failure); }});
   watched_version_ = version;
   const std::lock_guard lock(mutex_);
@@ -167,7 +167,7 @@ void slice_publisher::watch() {
 
 /// A failure of a request or of the watch.
 void slice_publisher::handle_failure(const std::exception& failure) {
-  const auto* reply = dynamic_cast<const kube::api_error*>(&failure);
+  const auto* reply = dynamic_cast<const api_client::api_error*>(&failure);
   if (reply == nullptr || !reply->not_found()) {
     return;
   }
@@ -194,7 +194,7 @@ void slice_publisher::handle_list(const std::vector<nlohmann::json>& items) {
   changed_.notify_all();
 }
 
-void slice_publisher::handle_event(const kube::watch_event& event) {
+void slice_publisher::handle_event(const api_client::watch_event& event) {
   if (event.type == "BOOKMARK" || !event.object.is_object()) {
     return;
   }
@@ -346,7 +346,7 @@ void slice_publisher::create() {
   const nlohmann::json object = expected_slice(generation);
   try {
     handle_reply(object, through_.create(api_.path(collection), object), lists);
-  } catch (const kube::api_error& failure) {
+  } catch (const api_client::api_error& failure) {
     if (!failure.conflict()) {
       outcome.failed(failure);
       throw;
@@ -378,7 +378,7 @@ void slice_publisher::replace(const nlohmann::json& found) {
                  through_.replace(api_.path(fmt::format("{}/{}", collection, slice_name(options_))),
                                   updated),
                  lists);
-  } catch (const kube::api_error& failure) {
+  } catch (const api_client::api_error& failure) {
     if (!failure.conflict() && !failure.not_found()) {
       outcome.failed(failure);
       throw;
@@ -401,7 +401,7 @@ void slice_publisher::remove(const std::string& name, const nlohmann::json& slic
   }
   try {
     through_.remove(api_.path(fmt::format("{}/{}", collection, name)), uid_of(slice));
-  } catch (const kube::api_error& failure) {
+  } catch (const api_client::api_error& failure) {
     if (!failure.not_found() && !failure.conflict()) {
       throw;
     }
@@ -421,7 +421,7 @@ void slice_publisher::fetch_own() {
   }
   try {
     found = through_.get(api_.path(fmt::format("{}/{}", collection, own)));
-  } catch (const kube::api_error& failure) {
+  } catch (const api_client::api_error& failure) {
     if (!failure.not_found()) {
       throw;
     }

@@ -54,7 +54,7 @@ class slice_publisher {
  private:
   void run(const std::stop_token& stop);
   void handle_list(const std::vector<nlohmann::json>& items);
-  void handle_event(const kube::watch_event& event);
+  void handle_event(const api_client::watch_event& event);
   void handle_failure(const std::exception& failure);
   void reconcile();
   void publish(const nlohmann::json* current);
