@@ -195,9 +195,9 @@ void producer_table::announce(const choice& what) noexcept {
 
 // ---- work that is shared ----
 
-std::uint64_t producer_table::unreleased(const member& of) noexcept {
-  const std::uint64_t released = of.word(released_word).read().value().value_or(0);
-  return of.given - std::min(of.given, std::max(released, of.start - 1));
+std::uint64_t producer_table::unreleased(const member& consumer) noexcept {
+  const std::uint64_t released = consumer.word(released_word).read().value().value_or(0);
+  return consumer.given - std::min(consumer.given, std::max(released, consumer.start - 1));
 }
 
 bool producer_table::is_work_full() const noexcept {
@@ -211,6 +211,38 @@ bool producer_table::is_work_full() const noexcept {
     }
   }
   return is_shared;
+}
+
+std::optional<producer_table::obstacle> producer_table::next_obstacle(
+    const std::optional<choice>& chosen, bool on_stream) const noexcept {
+  if (!chosen || is_work_full()) {
+    for (const member& each : members_) {
+      if (each.mode == consumer_mode::share && unreleased(each) != 0) {
+        const std::uint64_t released = each.word(released_word).read().value().value_or(0);
+        return obstacle{&each, released_word, released + 1, true};
+      }
+    }
+    if (!chosen) {  // consumers of the newest hold all slots for a moment
+      return obstacle{nullptr, announced_word, sync::max_value, true};
+    }
+  }
+  if (const member* const behind = find_behind(taken_word, chosen->after)) {
+    return obstacle{behind, taken_word, chosen->after};
+  }
+  if (!on_stream) {
+    if (const member* const behind = find_behind(released_word, chosen->after)) {
+      return obstacle{behind, released_word, chosen->after};
+    }
+  }
+  return std::nullopt;
+}
+
+const member* producer_table::find_behind(std::uint32_t word, std::uint64_t value) const noexcept {
+  const auto at = std::find_if(members_.begin(), members_.end(), [&](const member& each) {
+    return each.mode == consumer_mode::block &&
+           !sync::releases(each.word(word).word().load(std::memory_order_seq_cst), value);
+  });
+  return at == members_.end() ? nullptr : &*at;
 }
 
 /// Whether the consumer that was given the item in this slot may still use it.

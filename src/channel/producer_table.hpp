@@ -85,11 +85,24 @@ class producer_table {
   void take_back(const choice& what) noexcept;
   /// Makes the prepared item known.
   void announce(const choice& what) noexcept;
-  /// Whether the next item has to wait for a consumer that shares the work: all of them have as
-  /// many items as they want.
-  [[nodiscard]] bool is_work_full() const noexcept;
+  /// A word that has to reach a value before a chosen slot can be claimed.
+  struct obstacle {
+    const member* consumer = nullptr;  ///< whose word it is; null: this producer's own
+    std::uint32_t word = 0;
+    std::uint64_t value = 0;
+    /// The slot can become free in another way, too: look at the table again before long.
+    bool has_alternatives = false;
+  };
+  /// The next word that the writer of `chosen` has to wait for; nullopt if there is none. `chosen`:
+  /// what `choose` returned; nullopt if it chose no slot. `on_stream`: a stream writes the slot and
+  /// waits for the releases itself. The result is valid until members change.
+  [[nodiscard]] std::optional<obstacle> next_obstacle(const std::optional<choice>& chosen,
+                                                      bool on_stream) const noexcept;
   /// Items that are given to a consumer that shares the work, and not released.
-  [[nodiscard]] static std::uint64_t unreleased(const member& of) noexcept;
+  [[nodiscard]] static std::uint64_t unreleased(const member& consumer) noexcept;
+  /// A consumer that gets every item and whose `word` has not reached `value`; null if there is
+  /// none.
+  [[nodiscard]] const member* find_behind(std::uint32_t word, std::uint64_t value) const noexcept;
   /// The last good item of the producer before; 0: there was none.
   [[nodiscard]] std::uint64_t last_of_dead() const noexcept { return head_.last_before; }
   /// There will be no more items.
@@ -132,6 +145,9 @@ class producer_table {
                  const table_view& dead,
                  const last_items& last);
   [[nodiscard]] static last_items last_of(const table_view& dead) noexcept;
+  /// Whether the next item has to wait for a consumer that shares the work: all of them have as
+  /// many items as they want.
+  [[nodiscard]] bool is_work_full() const noexcept;
   struct held_items {
     std::array<std::uint64_t, std::size_t{max_consumers} * max_held> items{};
     std::size_t count = 0;

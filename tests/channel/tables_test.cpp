@@ -110,6 +110,66 @@ std::optional<std::uint64_t> take(consumer& who) {
   return who.table.take(item) == outcome::taken ? std::optional(item.number) : std::nullopt;
 }
 
+/// What the writer of the next item has to wait for.
+std::optional<producer_table::obstacle> next_obstacle(const producer& from, bool on_stream) {
+  return from.table.next_obstacle(from.table.choose(), on_stream);
+}
+
+TEST(channel_tables, wait_for_consumers_of_each_item_to_take_and_to_release) {
+  producer from(2);
+  consumer block(consumer_mode::block);
+  from.join(block, 1);
+  EXPECT_FALSE(next_obstacle(from, false));
+  from.publish_one();
+  from.publish_one();
+  for (const bool on_stream : {false, true}) {
+    const auto taken = next_obstacle(from, on_stream);
+    ASSERT_TRUE(taken);
+    EXPECT_EQ(taken->consumer->id, 1U);
+    EXPECT_EQ(taken->word, taken_word);
+    EXPECT_EQ(taken->value, 1U);
+    EXPECT_FALSE(taken->has_alternatives);
+  }
+  EXPECT_EQ(take(block), 1);
+  const auto released = next_obstacle(from, false);
+  ASSERT_TRUE(released);
+  EXPECT_EQ(released->word, released_word);
+  EXPECT_EQ(released->value, 1U);
+  EXPECT_FALSE(next_obstacle(from, true)) << "the stream waits for the release";
+}
+
+TEST(channel_tables, wait_for_any_consumer_that_shares_the_work_and_has_some) {
+  producer from(8);
+  consumer idle(consumer_mode::share);
+  from.join(idle, 1);
+  for (int i = 0; i != 2; ++i) {  // its depth
+    EXPECT_FALSE(next_obstacle(from, true));
+    from.publish_one();
+  }
+  for (const bool on_stream : {false, true}) {
+    const auto full = next_obstacle(from, on_stream);
+    ASSERT_TRUE(full);
+    EXPECT_EQ(full->consumer->id, 1U);
+    EXPECT_EQ(full->word, released_word);
+    EXPECT_EQ(full->value, 1U);
+    EXPECT_TRUE(full->has_alternatives);
+  }
+  consumer other(consumer_mode::share);
+  from.join(other, 2);
+  EXPECT_FALSE(next_obstacle(from, true)) << "the other one has room";
+}
+
+TEST(channel_tables, wait_for_the_producer_itself_while_every_slot_is_claimed) {
+  producer from(2);
+  static_cast<void>(from.claim());
+  static_cast<void>(from.claim());
+  const auto all_claimed = next_obstacle(from, true);
+  ASSERT_TRUE(all_claimed);
+  EXPECT_EQ(all_claimed->consumer, nullptr);
+  EXPECT_EQ(all_claimed->word, announced_word);
+  EXPECT_TRUE(all_claimed->has_alternatives);
+}
+
 TEST(channel_tables, number_items_in_the_order_of_their_publication) {
   producer from(3);
   consumer block(consumer_mode::block);

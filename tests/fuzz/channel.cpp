@@ -292,7 +292,11 @@ class world {
       static_cast<void>(now().table.is_plausible(each));
       GPUSHM_REQUIRE(channel::producer_table::unreleased(each) <= each.given);
     }
-    static_cast<void>(now().table.is_work_full());
+    for (const bool on_stream : {false, true}) {
+      const auto chosen = now().table.choose();
+      const auto obstacle = now().table.next_obstacle(chosen, on_stream);
+      GPUSHM_REQUIRE(chosen || obstacle);
+    }
     const auto view = now().view();
     if (!view) {
       GPUSHM_REQUIRE(is_producer_hostile_);

@@ -114,6 +114,20 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   [[nodiscard]] attachment attach(const patience& until,
                                   const std::stop_token& stop,
                                   opened_words first);
+  [[nodiscard]] std::optional<opened_words> next_producer(time_point until,
+                                                          const std::stop_token& stop);
+  struct admission {
+    attachment outcome = attachment::not_in_time;
+    std::uint64_t start = 0;  ///< the first item, if `done`
+    std::uint32_t entry = 0;  ///< in the producer's table, if `done`
+  };
+  [[nodiscard]] admission await_admission(const channel::table_view& producer,
+                                          bool may_be_unknown,
+                                          time_point until,
+                                          const std::stop_token& stop) const;
+  [[nodiscard]] bool adopt(const channel::table_view& producer,
+                           opened_words opened,
+                           const admission& admitted);
   [[nodiscard]] std::shared_ptr<mapped_page> next_page() const;
   void open_slots(const channel::table_view& producer);
   [[nodiscard]] bool try_open_slots(const channel::table_view& producer);

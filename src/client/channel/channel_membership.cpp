@@ -186,97 +186,129 @@ std::shared_ptr<mapped_page> channel_consumer::next_page() const {
   return nullptr;
 }
 
-/// `first`: only of this producer. Otherwise: of the next one after that of this consumer.
-channel_consumer::attachment channel_consumer::attach(const patience& until,
-                                                      const std::stop_token& stop,
-                                                      opened_words first) {
-  const bool has_first = first.words.page != nullptr;
-  const std::uint64_t own = claim_->info().generation;
+/// The words of the producer after that of this consumer; nullopt if there is none in time.
+std::optional<opened_words> channel_consumer::next_producer(time_point until,
+                                                            const std::stop_token& stop) {
   while (!stop.stop_requested()) {
-    const milliseconds left = base::time_left(until.for_producer);
-    auto opened = std::exchange(first, {});
-    auto page = opened.words.page;
+    const milliseconds left = base::time_left(until);
     try {
-      if (!page) {
-        page = next_page();
+      opened_words opened;
+      opened.words.page = next_page();
+      if (opened.words.page) {
+        return opened;
       }
-      if (!page) {
-        open_options waiting;
-        waiting.timeout = std::min<milliseconds>(left, look_for_pages);
-        waiting.stop = stop;
-        opened = timelines_->open_words(names::producer(name_), 0, waiting);
-        page = opened.words.page;
-      }
+      open_options waiting;
+      waiting.timeout = std::min<milliseconds>(left, look_for_pages);
+      waiting.stop = stop;
+      return timelines_->open_words(names::producer(name_), 0, waiting);
     } catch (const error& why) {
       const bool may_come = has_gone(why);
       if (why.code() == errc::cancelled || (may_come && left <= milliseconds(0))) {
-        return attachment::not_in_time;
+        return std::nullopt;
       }
       if (!may_come) {
         throw;
       }
       base::pause_before_retry(milliseconds(1));
-      continue;
     }
-    const auto view = opened.words.first == 0 ? table_in(*page) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+/// Waits for a producer's answer in its table. With `may_be_unknown`, gives up if the producer has
+/// not seen this consumer since `doubtful_`. Throws what the producer has refused it for.
+channel_consumer::admission channel_consumer::await_admission(const channel::table_view& producer,
+                                                              bool may_be_unknown,
+                                                              time_point until,
+                                                              const std::stop_token& stop) const {
+  const std::uint64_t own = claim_->info().generation;
+  const sync::timeline_reader changes = producer.word(channel::members_word);
+  for (;;) {
+    const std::uint64_t seen = changes.read().word;
+    const auto entry = producer.entry_of(own);
+    if (const auto start = producer.start_of(own); entry && start) {
+      if (*start == channel::refused_too_many) {
+        throw error(errc::quota_exceeded,
+                    "open",
+                    name_,
+                    "the channel has no room for this consumer",
+                    "use fewer consumers (at most 64), or more slots: two more than consumers of "
+                    "the newest item hold together");
+      }
+      if (*start > sync::max_value) {
+        throw error(errc::peer_died,
+                    "open",
+                    name_,
+                    "the producer has dropped this consumer: its words were not valid",
+                    "report this as a bug");
+      }
+      return {attachment::done, *start, *entry};
+    }
+    if (sync::kind_of(seen) != word_kind::value) {
+      return {attachment::producer_has_ended};
+    }
+    const auto now = steady_clock::now();
+    if (may_be_unknown && now >= doubtful_.since + look_for_pages) {
+      return {attachment::is_unknown};
+    }
+    if (now >= until || stop.stop_requested()) {
+      return {attachment::not_in_time};
+    }
+    static_cast<void>(sync::wait(changes, seen + 1, std::min(until, now + look_again), stop));
+  }
+}
+
+/// Makes an admitting producer this consumer's. Returns false if its slots have gone: it has ended.
+bool channel_consumer::adopt(const channel::table_view& producer,
+                             opened_words opened,
+                             const admission& admitted) {
+  if (!try_open_slots(producer)) {
+    return false;
+  }
+  const auto checked = producer.within(slots_generation_, slots_->info().size_bytes);
+  if (!checked) {
+    throw invalid_producer("open");
+  }
+  const std::uint64_t page = opened.words.page->lease().info().generation;
+  const std::lock_guard lock(mutex_);
+  producer_lease_ = std::move(opened.lease);
+  producer_page_ = std::move(opened.words.page);
+  const bool is_first = !table_->is_attached();
+  table_->attach(*checked, admitted.start, admitted.entry, page);
+  if (is_first) {
+    released_ = std::make_unique<streams::ordered_stores>(own_word(channel::released_word),
+                                                          admitted.start - 1);
+    expected_ = admitted.start;
+  }
+  return true;
+}
+
+/// `first`: only of this producer. Otherwise: of the next one after that of this consumer.
+channel_consumer::attachment channel_consumer::attach(const patience& until,
+                                                      const std::stop_token& stop,
+                                                      opened_words first) {
+  const bool has_first = first.words.page != nullptr;
+  for (bool is_first = has_first; !stop.stop_requested(); is_first = false) {
+    auto opened =
+        is_first ? std::optional(std::move(first)) : next_producer(until.for_producer, stop);
+    if (!opened) {
+      return attachment::not_in_time;
+    }
+    const auto view = opened->words.first == 0 ? table_in(*opened->words.page) : std::nullopt;
     if (!view) {
       throw invalid_producer("open");
     }
-    const sync::timeline_reader changes = view->word(channel::members_word);
-    const std::uint64_t producer = page->lease().info().generation;
+    const std::uint64_t producer = opened->words.page->lease().info().generation;
     if (!has_first && doubtful_.producer != producer) {
       doubtful_ = {producer, steady_clock::now()};
     }
-    for (;;) {
-      const std::uint64_t seen = changes.read().word;
-      const auto entry = view->entry_of(own);
-      if (const auto start = view->start_of(own); entry && start) {
-        if (*start == channel::refused_too_many) {
-          throw error(errc::quota_exceeded,
-                      "open",
-                      name_,
-                      "the channel has no room for this consumer",
-                      "use fewer consumers (at most 64), or more slots: two more than consumers of "
-                      "the newest item hold together");
-        }
-        if (*start > sync::max_value) {
-          throw error(errc::peer_died,
-                      "open",
-                      name_,
-                      "the producer has dropped this consumer: its words were not valid",
-                      "report this as a bug");
-        }
-        if (!try_open_slots(*view)) {
-          break;
-        }
-        const auto checked = view->within(slots_generation_, slots_->info().size_bytes);
-        if (!checked) {
-          throw invalid_producer("open");
-        }
-        const std::lock_guard lock(mutex_);
-        producer_lease_ = std::move(opened.lease);
-        producer_page_ = page;
-        const bool is_first = !table_->is_attached();
-        table_->attach(*checked, *start, *entry, producer);
-        if (is_first) {
-          released_ = std::make_unique<streams::ordered_stores>(own_word(channel::released_word),
-                                                                *start - 1);
-          expected_ = *start;
-        }
+    const admission admitted = await_admission(*view, !has_first, until.for_answer, stop);
+    if (admitted.outcome == attachment::done) {
+      if (adopt(*view, std::move(*opened), admitted)) {
         return attachment::done;
       }
-      if (sync::kind_of(seen) != word_kind::value) {
-        break;  // this producer has ended: look for the next one
-      }
-      const auto now = steady_clock::now();
-      if (!has_first && now >= doubtful_.since + look_for_pages) {
-        return attachment::is_unknown;
-      }
-      if (now >= until.for_answer || stop.stop_requested()) {
-        return attachment::not_in_time;
-      }
-      static_cast<void>(
-          sync::wait(changes, seen + 1, std::min(until.for_answer, now + look_again), stop));
+    } else if (admitted.outcome != attachment::producer_has_ended) {
+      return admitted.outcome;
     }
     if (has_first) {
       return attachment::producer_has_ended;

@@ -184,51 +184,28 @@ void channel_producer::drop_gone() {
   }
 }
 
-const channel::member* channel_producer::behind(std::uint32_t word, std::uint64_t value) const {
-  const auto& all = table_->members();
-  const auto at = std::find_if(all.begin(), all.end(), [&](const channel::member& each) {
-    return each.mode == channel::consumer_mode::block &&
-           !sync::releases(each.word(word).word().load(std::memory_order_seq_cst), value);
-  });
-  return at == all.end() ? nullptr : &*at;
-}
-
 std::optional<channel_producer::obstacle> channel_producer::find_obstacle(
-    const std::optional<channel::producer_table::choice>& what, where on) const {
-  if (!what || table_->is_work_full()) {
-    for (const channel::member& each : table_->members()) {
-      if (each.mode == channel::consumer_mode::share && table_->unreleased(each) != 0) {
-        const auto reader = each.word(channel::released_word);
-        return obstacle{reader,
-                        reader.read().value().value_or(0) + 1,
-                        consumers_.at(each.id).words.page,
-                        look_at_others};
-      }
-    }
-    if (!what) {  // consumers of the newest hold all slots for a moment
-      return obstacle{sync::timeline_reader(page_->page(), channel::announced_word),
-                      sync::max_value,
-                      page_,
-                      look_at_others};
-    }
-  }
-  if (what->after <= table_->last_of_dead() && !lingering_.empty()) {
+    const std::optional<channel::producer_table::choice>& chosen, where on) const {
+  // What items of the previous producer are in may still be read.
+  if (chosen && chosen->after <= table_->last_of_dead() && !lingering_.empty()) {
     const auto& words = lingering_.begin()->second.words;
     return obstacle{sync::timeline_reader(words.page->page(), words.first + channel::released_word),
                     sync::max_value,
                     words.page,
                     look_again};
   }
-  for (const std::uint32_t word : {channel::taken_word, channel::released_word}) {
-    if (word == channel::released_word && on) {
-      break;  // the stream waits
-    }
-    if (const channel::member* const late = behind(word, what->after)) {
-      return obstacle{
-          late->word(word), what->after, consumers_.at(late->id).words.page, look_again};
-    }
+  const auto next = table_->next_obstacle(chosen, on.has_value());
+  if (!next) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  const auto pause = next->has_alternatives ? look_at_others : look_again;
+  if (next->consumer == nullptr) {
+    return obstacle{sync::timeline_reader(page_->page(), next->word), next->value, page_, pause};
+  }
+  return obstacle{next->consumer->word(next->word),
+                  next->value,
+                  consumers_.at(next->consumer->id).words.page,
+                  pause};
 }
 
 void channel_producer::end(acquired_slot& slot) noexcept {
@@ -402,7 +379,8 @@ gpushm_slot_info channel_producer::info_of(const acquired_slot& slot) const {
   result.is_free = !result.on_stream;
   if (!result.is_free) {
     const std::lock_guard lock(mutex_);
-    result.is_free = slot.is_open && behind(channel::released_word, slot.what.after) == nullptr;
+    result.is_free =
+        slot.is_open && table_->find_behind(channel::released_word, slot.what.after) == nullptr;
   }
   return result;
 }

@@ -131,8 +131,6 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   void end(acquired_slot& slot) noexcept;
   void drop_gone();
   void drop(std::uint64_t id);
-  /// The consumer whose `word` has not reached `value`.
-  [[nodiscard]] const channel::member* behind(std::uint32_t word, std::uint64_t value) const;
   /// What the acquisition of a slot must wait for; nothing: it can be claimed.
   struct obstacle {
     sync::timeline_reader on;
@@ -141,7 +139,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
     std::chrono::microseconds look_again;
   };
   [[nodiscard]] std::optional<obstacle> find_obstacle(
-      const std::optional<channel::producer_table::choice>& what, where on) const;
+      const std::optional<channel::producer_table::choice>& chosen, where on) const;
   /// Returns what the CPU must wait for first, because too many streams wait already.
   [[nodiscard]] std::optional<obstacle> enqueue_waits(cuda::CUstream stream, std::uint64_t after);
 
