@@ -42,6 +42,7 @@ check_rules() {
   scripts/lint_rules.sh --self-test
   scripts/lint_rules.sh
   scripts/behaviour.py --check
+  scripts/error_codes.py --check
   scripts/plot_readme.py --check
 }
 

@@ -18,6 +18,7 @@ inline namespace v1 {
 /// Reasons for a failure. The values travel on the wire and are used in scripts: never renumber,
 /// only append. `docs/errors.md` lists each with its causes and remedies.
 enum class errc : std::uint16_t {
+  // begin: scripts/error_codes.py
   invalid_argument = GPUSHM_ERRC_INVALID_ARGUMENT,
   no_such_segment = GPUSHM_ERRC_NO_SUCH_SEGMENT,
   already_exists = GPUSHM_ERRC_ALREADY_EXISTS,
@@ -60,6 +61,7 @@ enum class errc : std::uint16_t {
   value_out_of_range = GPUSHM_ERRC_VALUE_OUT_OF_RANGE,
   too_many_waits = GPUSHM_ERRC_TOO_MANY_WAITS,
   invalid_file = GPUSHM_ERRC_INVALID_FILE,
+  // end: scripts/error_codes.py
 };
 
 /// The stable name of `code`, as in `docs/errors.md` ("no_such_segment"); "unknown" for a value

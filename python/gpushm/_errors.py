@@ -11,6 +11,7 @@ from typing import Any
 __all__ = [
     "Error",
     "ErrorCode",
+    # begin: scripts/error_codes.py
     "InvalidArgumentError",
     "NoSuchSegmentError",
     "AlreadyExistsError",
@@ -53,12 +54,14 @@ __all__ = [
     "ValueOutOfRangeError",
     "TooManyWaitsError",
     "InvalidFileError",
+    # end: scripts/error_codes.py
 ]
 
 
 class ErrorCode(enum.IntEnum):
     """The reason for a failure. Values never change; new ones may be added."""
 
+    # begin: scripts/error_codes.py
     INVALID_ARGUMENT = 1
     NO_SUCH_SEGMENT = 2
     ALREADY_EXISTS = 3
@@ -101,6 +104,7 @@ class ErrorCode(enum.IntEnum):
     VALUE_OUT_OF_RANGE = 41
     TOO_MANY_WAITS = 42
     INVALID_FILE = 43
+    # end: scripts/error_codes.py
 
     @classmethod
     def _missing_(cls, value: object) -> ErrorCode | None:
@@ -171,6 +175,7 @@ class Error(Exception):
 _KNOWN = frozenset(int(code) for code in ErrorCode)
 
 
+# begin: scripts/error_codes.py
 class InvalidArgumentError(Error, ValueError):
     """An argument, or a call in this state, makes no sense."""
 
@@ -291,14 +296,6 @@ class SegmentRemovedError(Error):
     """The segment was removed."""
 
 
-class SystemCallError(Error, OSError):
-    """A system call has failed: ``errno`` and ``filename`` say which way, and for what.
-
-    It is FileNotFoundError, PermissionError, FileExistsError, NotADirectoryError or
-    IsADirectoryError, too, where that is the number.
-    """
-
-
 class NotExportableError(Error):
     """The memory cannot be shared; the next step names the remedy."""
 
@@ -343,6 +340,17 @@ class InvalidFileError(Error, ValueError):
     """A file is truncated, or not what its format defines."""
 
 
+# end: scripts/error_codes.py
+
+
+class SystemCallError(Error, OSError):
+    """A system call has failed: ``errno`` and ``filename`` say which way, and for what.
+
+    It is FileNotFoundError, PermissionError, FileExistsError, NotADirectoryError or
+    IsADirectoryError, too, where that is the number.
+    """
+
+
 def _also(base: type[OSError]) -> type[SystemCallError]:
     """SystemCallError, and the class that Python has for the same number."""
     members = {"__doc__": SystemCallError.__doc__, "__module__": __name__}
@@ -360,50 +368,9 @@ _OF_NUMBER: dict[int, type[SystemCallError]] = {
 }
 
 
-#: The exception class of each code.
+#: The exception class of each code; `__all__` has them in the order of the codes.
 CLASSES: dict[ErrorCode, type[Error]] = {
-    ErrorCode.INVALID_ARGUMENT: InvalidArgumentError,
-    ErrorCode.NO_SUCH_SEGMENT: NoSuchSegmentError,
-    ErrorCode.ALREADY_EXISTS: AlreadyExistsError,
-    ErrorCode.PERMISSION_DENIED: PermissionDeniedError,
-    ErrorCode.TIMED_OUT: TimedOutError,
-    ErrorCode.BROKER_UNREACHABLE: BrokerUnreachableError,
-    ErrorCode.BROKER_GONE: BrokerGoneError,
-    ErrorCode.PROTOCOL_ERROR: ProtocolError,
-    ErrorCode.UNSUPPORTED_VERSION: UnsupportedVersionError,
-    ErrorCode.QUOTA_EXCEEDED: QuotaExceededError,
-    ErrorCode.OUT_OF_MEMORY: OutOfMemoryError,
-    ErrorCode.TOO_MANY_SEGMENTS: TooManySegmentsError,
-    ErrorCode.TOO_MANY_DESCRIPTORS: TooManyDescriptorsError,
-    ErrorCode.TOO_MANY_CONNECTIONS: TooManyConnectionsError,
-    ErrorCode.TOO_MANY_REQUESTS: TooManyRequestsError,
-    ErrorCode.DEVICE_NOT_FOUND: DeviceNotFoundError,
-    ErrorCode.DEVICE_NOT_VISIBLE: DeviceNotVisibleError,
-    ErrorCode.DRIVER_UNAVAILABLE: DriverUnavailableError,
-    ErrorCode.DRIVER_ERROR: DriverError,
-    ErrorCode.WRONG_DESCRIPTOR_KIND: WrongDescriptorKindError,
-    ErrorCode.WRONG_DESCRIPTOR_COUNT: WrongDescriptorCountError,
-    ErrorCode.SIZE_MISMATCH: SizeMismatchError,
-    ErrorCode.FORKED: ForkedError,
-    ErrorCode.PEER_DIED: PeerDiedError,
-    ErrorCode.STALE_GENERATION: StaleGenerationError,
-    ErrorCode.MESSAGE_TOO_LARGE: MessageTooLargeError,
-    ErrorCode.ADDRESS_IN_USE: AddressInUseError,
-    ErrorCode.AMBIGUOUS_DOMAIN: AmbiguousDomainError,
-    ErrorCode.ALREADY_PUBLISHED: AlreadyPublishedError,
-    ErrorCode.SEGMENT_REMOVED: SegmentRemovedError,
-    ErrorCode.SYSTEM_ERROR: SystemCallError,
-    ErrorCode.NOT_EXPORTABLE: NotExportableError,
-    ErrorCode.PID_COLLISION: PidCollisionError,
-    ErrorCode.GONE_OR_REPLACED: GoneOrReplacedError,
-    ErrorCode.INVALID_TICKET: InvalidTicketError,
-    ErrorCode.PEER_UNREACHABLE: PeerUnreachableError,
-    ErrorCode.SHARE_EXCEEDED: ShareExceededError,
-    ErrorCode.WRITER_ENDING: WriterEndingError,
-    ErrorCode.CANCELLED: CancelledError,
-    ErrorCode.VALUE_OUT_OF_RANGE: ValueOutOfRangeError,
-    ErrorCode.TOO_MANY_WAITS: TooManyWaitsError,
-    ErrorCode.INVALID_FILE: InvalidFileError,
+    code: globals()[name] for code, name in zip(ErrorCode, __all__[2:], strict=True)
 }
 
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpushm/types.hpp"
 
+#include <array>
+#include <cstddef>
 #include <string_view>
 
 #include "base/report/c_interface.hpp"
@@ -11,97 +13,30 @@ namespace gpushm {
 
 namespace {
 
-// Switches without default: the compiler reports a missing enumerator.
+/// By value.
+constexpr auto errc_names = std::to_array<std::string_view>({
+    // clang-format off
+    // begin: scripts/error_codes.py
+    "unknown", "invalid_argument", "no_such_segment", "already_exists", "permission_denied",
+    "timed_out", "broker_unreachable", "broker_gone", "protocol_error", "unsupported_version",
+    "quota_exceeded", "out_of_memory", "too_many_segments", "too_many_descriptors",
+    "too_many_connections", "too_many_requests", "device_not_found", "device_not_visible",
+    "driver_unavailable", "driver_error", "wrong_descriptor_kind", "wrong_descriptor_count",
+    "size_mismatch", "forked", "peer_died", "stale_generation", "message_too_large",
+    "address_in_use", "ambiguous_domain", "unknown", "already_published", "segment_removed",
+    "system_error", "not_exportable", "pid_collision", "gone_or_replaced", "invalid_ticket",
+    "peer_unreachable", "share_exceeded", "writer_ending", "cancelled", "value_out_of_range",
+    "too_many_waits", "invalid_file",
+    // end: scripts/error_codes.py
+    // clang-format on
+});
 
 std::string_view name_of(errc code) noexcept {
-  switch (code) {
-    case errc::invalid_argument:
-      return "invalid_argument";
-    case errc::no_such_segment:
-      return "no_such_segment";
-    case errc::already_exists:
-      return "already_exists";
-    case errc::permission_denied:
-      return "permission_denied";
-    case errc::timed_out:
-      return "timed_out";
-    case errc::broker_unreachable:
-      return "broker_unreachable";
-    case errc::broker_gone:
-      return "broker_gone";
-    case errc::protocol_error:
-      return "protocol_error";
-    case errc::unsupported_version:
-      return "unsupported_version";
-    case errc::quota_exceeded:
-      return "quota_exceeded";
-    case errc::out_of_memory:
-      return "out_of_memory";
-    case errc::too_many_segments:
-      return "too_many_segments";
-    case errc::too_many_descriptors:
-      return "too_many_descriptors";
-    case errc::too_many_connections:
-      return "too_many_connections";
-    case errc::too_many_requests:
-      return "too_many_requests";
-    case errc::device_not_found:
-      return "device_not_found";
-    case errc::device_not_visible:
-      return "device_not_visible";
-    case errc::driver_unavailable:
-      return "driver_unavailable";
-    case errc::driver_error:
-      return "driver_error";
-    case errc::wrong_descriptor_kind:
-      return "wrong_descriptor_kind";
-    case errc::wrong_descriptor_count:
-      return "wrong_descriptor_count";
-    case errc::size_mismatch:
-      return "size_mismatch";
-    case errc::forked:
-      return "forked";
-    case errc::peer_died:
-      return "peer_died";
-    case errc::stale_generation:
-      return "stale_generation";
-    case errc::message_too_large:
-      return "message_too_large";
-    case errc::address_in_use:
-      return "address_in_use";
-    case errc::ambiguous_domain:
-      return "ambiguous_domain";
-    case errc::already_published:
-      return "already_published";
-    case errc::segment_removed:
-      return "segment_removed";
-    case errc::system_error:
-      return "system_error";
-    case errc::not_exportable:
-      return "not_exportable";
-    case errc::pid_collision:
-      return "pid_collision";
-    case errc::gone_or_replaced:
-      return "gone_or_replaced";
-    case errc::invalid_ticket:
-      return "invalid_ticket";
-    case errc::peer_unreachable:
-      return "peer_unreachable";
-    case errc::share_exceeded:
-      return "share_exceeded";
-    case errc::writer_ending:
-      return "writer_ending";
-    case errc::cancelled:
-      return "cancelled";
-    case errc::value_out_of_range:
-      return "value_out_of_range";
-    case errc::too_many_waits:
-      return "too_many_waits";
-    case errc::invalid_file:
-      return "invalid_file";
-  }
-  return "unknown";
+  const auto value = static_cast<std::size_t>(code);
+  return value < errc_names.size() ? errc_names[value] : "unknown";
 }
+
+// Switches without default: the compiler reports a missing enumerator.
 
 std::string_view name_of(access value) noexcept {
   switch (value) {
