@@ -114,7 +114,7 @@ metrics::broker_reading node_domains::read_broker() const {
         result.domains.push_back(std::move(each));
       }
     }
-    result.answered = true;
+    result.replied = true;
     result.facts = broker_.read_broker(base::time_left(deadline));
     for (const reading& each : result.domains) {
       if (each.open) {

@@ -98,30 +98,31 @@ struct terms {
   bool is_shared = false;
 };
 
-enum class answer : std::uint8_t { yes, whole, share };
+enum class permission : std::uint8_t { yes, whole, share };
 
 /// The rule of each node (see `budget`).
-answer may_hold(const kind& of, const terms& at, std::uint64_t amount, bool is_operator) {
+permission may_hold(const kind& of, const terms& at, std::uint64_t amount, bool is_operator) {
   // Members only claim sizes: without a limit, too, the sum must not overflow.
   const std::uint64_t open = minus(at.capacity == 0 ? unlimited : at.capacity, at.used);
   if (amount > open) {
-    return answer::whole;
+    return permission::whole;
   }
   if (at.capacity == 0 || is_operator) {
-    return answer::yes;
+    return permission::yes;
   }
   if (amount > minus(open, at.reserved)) {
-    return answer::whole;
+    return permission::whole;
   }
   const std::uint64_t left = minus(open, at.reserved) - amount;
   const std::uint64_t demand = at.held + amount;
   if (!at.is_shared || demand <= of.floor) {
-    return answer::yes;
+    return permission::yes;
   }
   const std::uint64_t total = at.capacity - at.reserved;
   const std::uint64_t equal = total / (budget::share_factor * at.users + 1) * budget::share_factor;
-  return demand <= times_share_factor(left) && (demand <= equal || demand <= left) ? answer::yes
-                                                                                   : answer::share;
+  return demand <= times_share_factor(left) && (demand <= equal || demand <= left)
+             ? permission::yes
+             : permission::share;
 }
 
 std::string amount_text(const kind& of, std::uint64_t amount) {
@@ -162,7 +163,7 @@ bool process_budget::take(resource what, std::uint64_t amount, std::uint64_t hel
                       .users = domains,
                       .held = held,
                       .is_shared = domains > 1};
-    if (may_hold(kind_of(what), whole, amount, false) != answer::yes) {
+    if (may_hold(kind_of(what), whole, amount, false) != permission::yes) {
       return false;
     }
   } while (!used_[at].compare_exchange_weak(used, used + amount, std::memory_order_relaxed));
@@ -476,7 +477,7 @@ std::optional<budget::verdict> budget::refused(const account& who,
   const kind& of = kind_of(what.what);
   const auto exceeds_quota = [&](const node& at) {
     const terms own{.capacity = at.capacity(what.what), .used = at.used(what)};
-    return may_hold(of, own, amount, is_operator) != answer::yes;
+    return may_hold(of, own, amount, is_operator) != permission::yes;
   };
   if (who.uid_ && exceeds_quota(*who.uid_)) {
     return verdict{who.uid_.get()};
@@ -505,10 +506,11 @@ std::optional<budget::verdict> budget::refused(const account& who,
       // The operator sets the quota: one principal may use all of it if no other does.
       whole.is_shared = !is_quota(what.what) || whole.held != whole.used;
     }
-    const answer got = may_hold(of, whole, amount, is_operator);
-    if (got != answer::yes) {
-      return got == answer::whole && is_of_process ? verdict{}
-                                                   : verdict{whole_.get(), got == answer::share};
+    const permission got = may_hold(of, whole, amount, is_operator);
+    if (got != permission::yes) {
+      return got == permission::whole && is_of_process
+                 ? verdict{}
+                 : verdict{whole_.get(), got == permission::share};
     }
   }
   return std::nullopt;

@@ -175,7 +175,7 @@ domain::domain(std::string name,
   budget_.set_quotas(std::move(given));
   effects_.slots.reserve(min_capacity);
   effects_.waits.reserve(min_capacity);
-  effects_.answers.reserve(min_capacity);
+  effects_.replies.reserve(min_capacity);
   effects_.questions.reserve(std::max<std::size_t>(min_capacity, bounds.max_confirmations));
   effects_.changes.reserve(min_capacity);
   make_room_to_record(0);
@@ -196,9 +196,9 @@ void domain::note(record_kind kind, std::uint64_t first, std::uint64_t second) n
 
 /// Reserves capacity when something begins that will cause this many changes or answers when it
 /// ends: ending must not allocate.
-void domain::make_room(std::size_t changes, std::size_t answers) {
+void domain::make_room(std::size_t changes, std::size_t replies) {
   effects_.changes.reserve(min_capacity + std::bit_ceil(changes));
-  effects_.answers.reserve(min_capacity + std::bit_ceil(answers));
+  effects_.replies.reserve(min_capacity + std::bit_ceil(replies));
 }
 
 /// The same for objects that will change at once, in addition to those of a turn.
@@ -223,15 +223,13 @@ bool domain::has_room_to_end(const segment& what) const {
   const auto has = [](const auto& room, std::size_t more) {
     return room.capacity() - room.size() >= more;
   };
-  return has(effects_.slots, max_words) && has(effects_.answers, waiting) &&
+  return has(effects_.slots, max_words) && has(effects_.replies, waiting) &&
          has(effects_.changes, what.leases.size() + max_changes_per_end) &&
          has_room_to_record(max_records_per_end + waiting);
 }
 
-void domain::answer(session_id session,
-                    const open_request& request,
-                    const segment& found) noexcept {
-  effects_.answers.push_back({session,
+void domain::reply(session_id session, const open_request& request, const segment& found) noexcept {
+  effects_.replies.push_back({session,
                               request.request,
                               request.index,
                               found.shared_from_this(),
@@ -242,7 +240,7 @@ void domain::answer(session_id session,
 void domain::refuse(session_id session,
                     const open_request& request,
                     std::optional<error> why) noexcept {
-  effects_.answers.push_back(
+  effects_.replies.push_back(
       {session, request.request, request.index, nullptr, std::move(why), request.waits});
 }
 

@@ -528,7 +528,7 @@ class domain {
     gpushm::generation generation = 0;
     time_point deadline;
     session_id exporter = 0;
-    bool sent = false;  ///< in the exporter's `unanswered`, not in its `queued_questions`
+    bool sent = false;  ///< in the exporter's `awaiting_reply`, not in its `queued_questions`
   };
   struct subscription {
     session_id session = 0;
@@ -552,7 +552,7 @@ class domain {
     charges held;                          ///< memory of the leases in `left`
     // Only to be freed. The names may be those of segments that no longer exist.
     names unpublished;
-    std::set<std::uint64_t> unanswered;
+    std::set<std::uint64_t> awaiting_reply;
     std::set<std::uint64_t> queued_questions;
 
     [[nodiscard]] bool has_leases() const noexcept { return !left.empty() || !created.empty(); }
@@ -589,7 +589,7 @@ class domain {
     std::set<std::uint64_t> confirming;  ///< its opens that wait for an exporter's confirmation
     std::uint32_t subscriptions = 0;
     names unpublished;
-    std::set<std::uint64_t> unanswered;        ///< confirmations sent and not answered
+    std::set<std::uint64_t> awaiting_reply;    ///< confirmations sent and not answered
     std::set<std::uint64_t> queued_questions;  ///< queued until some of those are answered
     bool is_operator = false;
     charges held;
@@ -652,10 +652,10 @@ class domain {
   /// True if the effects of ending a lease on `what` fit into the capacity of `pending()`.
   [[nodiscard]] bool has_room_to_end(const segment& what) const;
   [[nodiscard]] bool has_room_to_wake() const noexcept;
-  void make_room(std::size_t changes, std::size_t answers);
+  void make_room(std::size_t changes, std::size_t replies);
   void make_room_to_record(std::size_t objects);
   [[nodiscard]] bool has_room_to_record(std::size_t objects) const noexcept;
-  void answer(session_id session, const open_request& request, const segment& found) noexcept;
+  void reply(session_id session, const open_request& request, const segment& found) noexcept;
   void refuse(session_id session, const open_request& request, std::optional<error> why) noexcept;
   /// Refuses with the error that `make` returns, or without a text if memory is short.
   template <typename Make>

@@ -243,9 +243,9 @@ bool domain::resume_some(session_id session) noexcept {
       const gpushm::generation next =
           gone.leased.empty() ? *gone.created.begin() : *gone.leased.begin();
       transfer(*segments_.at(next), from->first, session);
-    } else if (!gone.unanswered.empty() || !gone.queued_questions.empty()) {
+    } else if (!gone.awaiting_reply.empty() || !gone.queued_questions.empty()) {
       // Sent again once it has reported what it keeps.
-      auto& of = gone.unanswered.empty() ? gone.queued_questions : gone.unanswered;
+      auto& of = gone.awaiting_reply.empty() ? gone.queued_questions : gone.awaiting_reply;
       const std::uint64_t id = *of.begin();
       successor.queued_questions.insert(of.extract(of.begin()));
       if (const auto question = confirming_.find(id); question != confirming_.end()) {

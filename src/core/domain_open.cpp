@@ -31,7 +31,7 @@ namespace {
 /// Upper bound of opens answered in one turn when one event answers many.
 constexpr std::size_t opens_per_turn = 64;
 /// The same when many names are woken.
-constexpr std::size_t answers_per_turn = 256;
+constexpr std::size_t replies_per_turn = 256;
 /// Waiting opens that a cancellation ends in one turn: more than one open_many has.
 constexpr std::size_t cancelled_per_turn = 1'024;
 /// Objects that an answered open changes, and the questions of an exporter.
@@ -152,7 +152,7 @@ void domain::grant_or_refuse(session_id session, const open_request& request, se
     if (!base::is_only_fetched(found.backend)) {
       take_lease(session, found);
     }
-    answer(session, request, found);
+    reply(session, request, found);
   });
 }
 
@@ -257,7 +257,7 @@ void domain::send_questions(session_id exporter) noexcept {
     return;
   }
   participant& to = at->second;
-  while (!to.queued_questions.empty() && to.unanswered.size() < limits_.max_confirmations) {
+  while (!to.queued_questions.empty() && to.awaiting_reply.size() < limits_.max_confirmations) {
     const std::uint64_t id = *to.queued_questions.begin();
     const auto question = confirming_.find(id);
     if (question == confirming_.end()) {
@@ -269,7 +269,7 @@ void domain::send_questions(session_id exporter) noexcept {
     } catch (const std::bad_alloc&) {
       return;
     }
-    to.unanswered.insert(to.queued_questions.extract(to.queued_questions.begin()));
+    to.awaiting_reply.insert(to.queued_questions.extract(to.queued_questions.begin()));
     if (!std::exchange(question->second.sent, true)) {
       note(record_kind::confirmation, id);
     }
@@ -280,13 +280,13 @@ void domain::send_questions(session_id exporter) noexcept {
 void domain::resend_questions(session_id exporter) noexcept {
   if (const auto at = sessions_.find(exporter); at != sessions_.end()) {
     participant& to = at->second;
-    for (const std::uint64_t id : to.unanswered) {
+    for (const std::uint64_t id : to.awaiting_reply) {
       if (const auto question = confirming_.find(id); question != confirming_.end()) {
         question->second.sent = false;
         note(record_kind::confirmation, id);
       }
     }
-    to.queued_questions.merge(to.unanswered);
+    to.queued_questions.merge(to.awaiting_reply);
     send_questions(exporter);
   }
 }
@@ -307,7 +307,7 @@ domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
     release_waiting_open(waiter->second.held, taken.request);
   }
   // Its charge is returned, so a silent exporter's queue must not keep it. A question that was sent
-  // keeps its place in `unanswered`, which is bounded.
+  // keeps its place in `awaiting_reply`, which is bounded.
   if (const auto exporter = sessions_.find(taken.exporter); exporter != sessions_.end()) {
     exporter->second.queued_questions.erase(id);
   }
@@ -316,7 +316,7 @@ domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
 
 void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict result) {
   if (const auto who = sessions_.find(exporter); who != sessions_.end()) {
-    who->second.unanswered.erase(confirmation);
+    who->second.awaiting_reply.erase(confirmation);
   }
   const auto at = confirming_.find(confirmation);
   if (at == confirming_.end()) {
@@ -354,7 +354,7 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
 
 void domain::question_not_sent(const question& what) {
   if (const auto exporter = sessions_.find(what.exporter); exporter != sessions_.end()) {
-    exporter->second.unanswered.erase(what.confirmation);
+    exporter->second.awaiting_reply.erase(what.confirmation);
   }
   if (confirming_.contains(what.confirmation)) {
     const waiting_confirmation open = take_confirmation(what.confirmation);
@@ -501,7 +501,7 @@ bool domain::has_room_to_wake() const noexcept {
   const auto has = [](const auto& room, std::size_t more) {
     return room.capacity() - room.size() >= more;
   };
-  return effects_.answers.size() < answers_per_turn && has(effects_.answers, opens_per_turn) &&
+  return effects_.replies.size() < replies_per_turn && has(effects_.replies, opens_per_turn) &&
          has(effects_.changes, opens_per_turn) &&
          has(effects_.questions, limits_.max_confirmations) &&
          has_room_to_record(opens_per_turn * records_per_open + limits_.max_confirmations);

@@ -381,7 +381,7 @@ void domain::restore_confirmation(std::uint64_t id, const saved_confirmation& fr
   same.ids.insert(id);
   make_room(0, same.ids.size());
   if (const auto exporter = sessions_.find(from.exporter); exporter != sessions_.end()) {
-    (from.sent ? exporter->second.unanswered : exporter->second.queued_questions).insert(id);
+    (from.sent ? exporter->second.awaiting_reply : exporter->second.queued_questions).insert(id);
   }
 }
 

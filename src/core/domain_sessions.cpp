@@ -177,7 +177,7 @@ void domain::disconnect(session_id id, bool clean) {
   over.created = std::move(gone.created);
   over.held = std::move(gone.held);
   over.unpublished = std::move(gone.unpublished);
-  over.unanswered = std::move(gone.unanswered);
+  over.awaiting_reply = std::move(gone.awaiting_reply);
   over.queued_questions = std::move(gone.queued_questions);
   for (std::size_t some = leases_per_turn(); some != 0 && over.has_leases(); --some) {
     if (!end_next_lease(over)) {
@@ -202,7 +202,7 @@ bool domain::ended_session::free_some() noexcept {
     }
     return !list.empty();
   };
-  return free(unpublished) || free(unanswered) || free(queued_questions);
+  return free(unpublished) || free(awaiting_reply) || free(queued_questions);
 }
 
 std::size_t domain::leases_per_turn() const noexcept {
@@ -359,7 +359,7 @@ void domain::end_with_exporter(segment& what, end_kind how, const actor& by) {
 /// Some of the opens that wait for the exporter of the segment, which has ended. Returns true if
 /// more are left.
 bool domain::refuse_unconfirmed(gpushm::generation generation, end_kind how) {
-  std::size_t left = max_opens_per_turn - std::min(max_opens_per_turn, effects_.answers.size());
+  std::size_t left = max_opens_per_turn - std::min(max_opens_per_turn, effects_.replies.size());
   for (;; --left) {
     const auto of = confirming_by_generation_.find(generation);
     if (of == confirming_by_generation_.end() || left == 0) {

@@ -31,7 +31,7 @@ struct open_waits {
 };
 
 /// The only answer of an open.
-struct open_answer {
+struct open_reply {
   session_id session = 0;
   std::uint64_t request = 0;
   std::uint32_t index = 0;
@@ -94,7 +94,7 @@ struct record_name {
 struct effects {
   std::vector<slot_word> slots;
   std::vector<open_waits> waits;
-  std::vector<open_answer> answers;
+  std::vector<open_reply> replies;
   std::vector<question> questions;
   std::vector<change> changes;
   bool has_numbered_changes = false;
@@ -108,7 +108,7 @@ struct effects {
   void clear() noexcept {
     slots.clear();
     waits.clear();
-    answers.clear();
+    replies.clear();
     questions.clear();
     changes.clear();
     has_numbered_changes = false;

@@ -204,15 +204,15 @@ TEST_F(hub_chunks, chunks_stay_open_while_a_packet_carries_them) {
   const auto creator = greet();
   make(creator, "kv");
   const auto reader = greet();
-  auto answers = round_trip(reader, wire::open{"kv", 0, 0});
-  expect<wire::opened>(answers);
+  auto replies = round_trip(reader, wire::open{"kv", 0, 0});
+  expect<wire::opened>(replies);
   hub_.hang_up(creator);
   hub_.hang_up(reader);
   EXPECT_EQ(hub_.domain().segment_count(), 0U);
-  ASSERT_EQ(answers[0].descriptors.size(), 1U);
-  const int chunk = answers[0].descriptors[0];
+  ASSERT_EQ(replies[0].descriptors.size(), 1U);
+  const int chunk = replies[0].descriptors[0];
   EXPECT_NE(::fcntl(chunk, F_GETFD), -1);
-  answers.clear();
+  replies.clear();
   EXPECT_EQ(::fcntl(chunk, F_GETFD), -1);
   expect_nothing_left();
 }
@@ -235,10 +235,10 @@ TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
   expect<wire::done>(round_trip(creator, wire::publish{created, {}}));
 
   const auto reader = greet();
-  auto answers = round_trip(reader, wire::open{"kv", 0, 0});
-  auto sizes = expect<wire::opened>(answers).chunk_bytes;
+  auto replies = round_trip(reader, wire::open{"kv", 0, 0});
+  auto sizes = expect<wire::opened>(replies).chunk_bytes;
   EXPECT_EQ(sizes.size(), 253U);
-  std::vector<int> fds = answers[0].descriptors;
+  std::vector<int> fds = replies[0].descriptors;
   while (sizes.size() < count) {
     const auto more =
         round_trip(reader, wire::fetch_chunks{created, static_cast<std::uint32_t>(sizes.size())});
@@ -257,7 +257,7 @@ TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
     EXPECT_EQ(sizes[i], size_of(i));
     EXPECT_EQ(static_cast<std::uint64_t>(info.st_size), size_of(i));
   }
-  answers.clear();  // closes their descriptors
+  replies.clear();  // closes their descriptors
   EXPECT_EQ(failure(round_trip(reader, wire::fetch_chunks{created, count})),
             "invalid_argument: the segment has only 600 chunks (request chunks that exist)");
   EXPECT_EQ(failure(round_trip(greet(), wire::fetch_chunks{created, 0})),
@@ -268,9 +268,9 @@ TEST_F(hub_chunks, chunks_are_fetched_in_batches) {
 
 TEST_F(hub_chunks, reservation_has_no_chunks_and_a_live_slot) {
   const auto session = greet();
-  const auto answers = round_trip(session, wire::reserve{"kv", 4096, 4096, {}, 1, {}, {}});
-  const auto created = expect<wire::reserved>(answers);
-  EXPECT_TRUE(answers[0].descriptors.empty());
+  const auto replies = round_trip(session, wire::reserve{"kv", 4096, 4096, {}, 1, {}, {}});
+  const auto created = expect<wire::reserved>(replies);
+  EXPECT_TRUE(replies[0].descriptors.empty());
   EXPECT_EQ(slots_.at(created.slot), std::make_pair(created.generation, segment_state::live));
   expect_nothing_left();
 }
@@ -319,9 +319,9 @@ class hub_pages : public hub_test {
     wanted.size_bytes = wanted.allocated_bytes = sync::max_signal_page_bytes;
     wanted.chunk_count = 1;
     wanted.backend = backend::signals;
-    const auto answer = round_trip(creator, wanted);
-    const auto page = expect<wire::reserved>(answer).generation;
-    file_ = base::unique_fd(::fcntl(answer.at(0).descriptors.at(0), F_DUPFD_CLOEXEC, 0));
+    const auto reply = round_trip(creator, wanted);
+    const auto page = expect<wire::reserved>(reply).generation;
+    file_ = base::unique_fd(::fcntl(reply.at(0).descriptors.at(0), F_DUPFD_CLOEXEC, 0));
     EXPECT_EQ(allocated_bytes(), 0U);
     if (filled != 0) {
       sync::fill_signal_page(file_.get(), filled);

@@ -32,19 +32,19 @@ class hub_conversation : public hub_test {
 TEST_F(hub_conversation, starts_with_hello_and_welcome) {
   const auto session = accept();
   EXPECT_FALSE(hub_.find(session)->greeted);
-  auto answers = round_trip(session, wire::hello{7, "boot", 1, 2});
-  const auto welcome = expect<wire::welcome>(answers);
+  auto replies = round_trip(session, wire::hello{7, "boot", 1, 2});
+  const auto welcome = expect<wire::welcome>(replies);
   EXPECT_EQ(welcome.version, wire::protocol_version) << "the lower of the two";
   EXPECT_EQ(welcome.domain, "default");
   EXPECT_EQ(welcome.epoch, (gpushm::epoch{1, 2, 3}));
   EXPECT_EQ(welcome.max_segments, 65'536U);
   EXPECT_EQ(welcome.max_batch, 253U);
-  const arrived& first = answers.at(0);
+  const arrived& first = replies.at(0);
   ASSERT_TRUE(first.own);
   EXPECT_EQ(first.descriptors, (std::vector<int>{state_table_.get(), first.own->get()}));
   EXPECT_FALSE(first.on_event_lane);
   EXPECT_TRUE(hub_.find(session)->greeted);
-  answers.clear();  // closes the lane
+  replies.clear();  // closes the lane
   expect_nothing_left();
 }
 
@@ -159,18 +159,18 @@ TEST_F(hub_conversation, invalid_packet_ends_it) {
     const auto session = greeted ? greet() : accept();
     const std::vector<std::byte> noise(100, std::byte{0x5A});
     receive(session, noise, descriptors(memfd(4096), memfd(1)));
-    const auto answers = take(session);
-    ASSERT_EQ(answers.size(), 1U);
-    EXPECT_EQ(answers[0].message.id, 0U);
-    EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).cause,
+    const auto replies = take(session);
+    ASSERT_EQ(replies.size(), 1U);
+    EXPECT_EQ(replies[0].message.id, 0U);
+    EXPECT_EQ(std::get<wire::failure>(replies[0].message.body).cause,
               "the packet is not a message of this protocol");
     EXPECT_TRUE(out_.is_dropped(session));
   }
   const auto session = greet();
   hub_.receive_truncated(*hub_.find(session));
-  const auto answers = take(session);
-  ASSERT_EQ(answers.size(), 1U);
-  EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).cause,
+  const auto replies = take(session);
+  ASSERT_EQ(replies.size(), 1U);
+  EXPECT_EQ(std::get<wire::failure>(replies[0].message.body).cause,
             "a packet or its descriptors exceed the broker's limits");
   EXPECT_TRUE(out_.is_dropped(session));
   expect_nothing_left();
@@ -203,7 +203,7 @@ TEST_F(hub_conversation, unexpected_descriptors_are_refused) {
   expect_nothing_left();
 }
 
-TEST_F(hub_conversation, answers_go_to_one_session_only) {
+TEST_F(hub_conversation, replies_go_to_one_session_only) {
   const auto first = greet();
   const auto second = greet();
   make(first, "kv");
@@ -268,7 +268,7 @@ TEST_F(hub_conversation, death_and_goodbye_differ) {
   expect_nothing_left();
 }
 
-TEST_F(hub_conversation, waiting_opens_are_answered_before_the_publisher) {
+TEST_F(hub_conversation, waiting_opens_get_replies_before_the_publisher) {
   const auto creator = greet();
   const auto reader = greet({201, 2000, true});
   const auto first = send_request(reader, wire::open{"kv", 0, 100});
@@ -280,15 +280,15 @@ TEST_F(hub_conversation, waiting_opens_are_answered_before_the_publisher) {
   }
   EXPECT_EQ(hub_.next_deadline(), now_ + std::chrono::milliseconds(50));
   const auto created = make(creator, "kv");
-  auto answers = take(reader);
-  ASSERT_EQ(answers.size(), 2U);
-  EXPECT_TRUE(answers[0].on_event_lane && answers[1].on_event_lane);
-  EXPECT_EQ(answers[0].message.id, first);
-  EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).index, 0U);
-  EXPECT_EQ(answers[1].message.id, many);
-  EXPECT_EQ(std::get<wire::opened>(answers[1].message.body).index, 1U);
-  EXPECT_EQ(std::get<wire::opened>(answers[1].message.body).segment.generation, created);
-  answers.clear();  // closes their descriptors
+  auto replies = take(reader);
+  ASSERT_EQ(replies.size(), 2U);
+  EXPECT_TRUE(replies[0].on_event_lane && replies[1].on_event_lane);
+  EXPECT_EQ(replies[0].message.id, first);
+  EXPECT_EQ(std::get<wire::opened>(replies[0].message.body).index, 0U);
+  EXPECT_EQ(replies[1].message.id, many);
+  EXPECT_EQ(std::get<wire::opened>(replies[1].message.body).index, 1U);
+  EXPECT_EQ(std::get<wire::opened>(replies[1].message.body).segment.generation, created);
+  replies.clear();  // closes their descriptors
   hub_.tick(now_ + std::chrono::milliseconds(50));
   const auto late = take(reader);
   ASSERT_EQ(late.size(), 1U);
@@ -310,7 +310,7 @@ TEST_F(hub_conversation, cancel_of_thousands_of_opens_takes_several_turns) {
   for (std::size_t i = 0; i < each_request; ++i) {
     names.push_back("name " + std::to_string(i));
   }
-  for (const bool is_answered_meanwhile : {false, true}) {
+  for (const bool has_reply_meanwhile : {false, true}) {
     const std::uint64_t many = ++request_;
     for (std::size_t count = 0; count < all; count += each_request) {
       hub_.receive(of, wire::encode({many, wire::open_many{names, 0, 100}}), not_kept({}), now_);
@@ -324,7 +324,7 @@ TEST_F(hub_conversation, cancel_of_thousands_of_opens_takes_several_turns) {
     EXPECT_FALSE(hub_.receive(of, cancel, not_kept({}), now_));
     EXPECT_EQ(hub_.domain().waiting_count(), all - each_turn);
     EXPECT_TRUE(take(reader).empty());
-    if (is_answered_meanwhile) {
+    if (has_reply_meanwhile) {
       while (hub_.domain().waiting_count() != 0) {
         hub_.tick(now_ + std::chrono::milliseconds(100));
       }
@@ -350,9 +350,9 @@ TEST_F(hub_conversation, cancel_ends_a_waiting_open_or_is_too_late) {
   EXPECT_EQ(expect<wire::too_late>(round_trip(creator, wire::cancel{both})).after, 0U)
       << "of another session";
   make(creator, "kv");
-  const auto answers = take(reader);
-  ASSERT_EQ(answers.size(), 1U) << "the first no longer waits";
-  EXPECT_EQ(answers[0].message.id, both);
+  const auto replies = take(reader);
+  ASSERT_EQ(replies.size(), 1U) << "the first no longer waits";
+  EXPECT_EQ(replies[0].message.id, both);
   expect<wire::cancelled>(round_trip(reader, wire::cancel{both}));
   hub_.tick(now_ + std::chrono::milliseconds(100));
   EXPECT_TRUE(take(reader).empty());
@@ -402,9 +402,9 @@ TEST_F(hub_conversation, message_on_the_wrong_lane_ends_it) {
     const auto wrong =
         wire::is_sent_on_event_lane(message.body) ? lane_kind::requests : lane_kind::events;
     receive(session, wire::encode(message), {}, wrong);
-    const auto answers = take(session);
-    ASSERT_EQ(answers.size(), 1U) << name;
-    EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).cause,
+    const auto replies = take(session);
+    ASSERT_EQ(replies.size(), 1U) << name;
+    EXPECT_EQ(std::get<wire::failure>(replies[0].message.body).cause,
               "message received on the wrong lane")
         << name;
     EXPECT_TRUE(out_.is_dropped(session)) << name;
@@ -506,11 +506,11 @@ class hub_without_memory : public hub_test {
 TEST_F(hub_without_memory, each_name_that_cannot_wait_is_refused) {
   const auto reader = greet();
   constexpr std::size_t count = 300;
-  const auto answers = round_trip(
+  const auto replies = round_trip(
       reader, wire::open_many{std::vector<std::string>(count, std::string(200, 'n')), 0, 0});
-  ASSERT_EQ(answers.size(), count);
+  ASSERT_EQ(replies.size(), count);
   for (std::uint32_t index = 0; index < count; ++index) {
-    const auto& why = std::get<wire::failure>(answers[index].message.body);
+    const auto& why = std::get<wire::failure>(replies[index].message.body);
     EXPECT_EQ(why.index, index);
     EXPECT_EQ(why.code, errc::out_of_memory);
   }

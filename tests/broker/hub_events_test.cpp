@@ -134,9 +134,9 @@ TEST_F(hub_events, reach_all_that_stay_while_others_leave) {
   // The first ones have their events, the last ones do not.
   const auto [early, first] = subscriptions_.front();
   const auto [late, last] = subscriptions_.back();
-  auto answers = round_trip(early, wire::unsubscribe{first});  // behind its events
-  answers.erase(answers.begin(), answers.end() - 1);
-  expect<wire::done>(answers);
+  auto replies = round_trip(early, wire::unsubscribe{first});  // behind its events
+  replies.erase(replies.begin(), replies.end() - 1);
+  expect<wire::done>(replies);
   const std::uint64_t again = subscribe(early);
   expect<wire::done>(round_trip(late, wire::unsubscribe{last}));
   hub_.hang_up(watchers_[1]);

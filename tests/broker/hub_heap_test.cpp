@@ -216,22 +216,22 @@ struct request {
   std::function<wire::body(world&)> body;
   std::size_t files = 0;
   std::function<void(world&)> before = [](world&) {};
-  core::session_id answered = 0;  ///< the session that gets the answer; 0: `from`
+  core::session_id replied = 0;  ///< the session that gets the answer; 0: `from`
   std::function<std::uint64_t(world&)> id = [](world& at) { return at.request; };
-  std::size_t answers = 1;
+  std::size_t replies = 1;
   friend std::ostream& operator<<(std::ostream& out, const request& of) { return out << of.name; }
 };
 
 /// The code of each answer of a session; errc{} is a success. A late answer replaces the `waiting`
 /// before it.
-std::vector<errc> answers_in(const prepared& sent) {
+std::vector<errc> replies_in(const prepared& sent) {
   std::vector<errc> result;
   for (const outgoing& each : sent) {
     const auto message = wire::decode(each.encode());
-    if (each.is_answer && each.on_event_lane && !result.empty()) {
+    if (each.is_reply && each.on_event_lane && !result.empty()) {
       result.pop_back();
     }
-    if (each.is_answer) {
+    if (each.is_reply) {
       const auto* why = std::get_if<wire::failure>(&message->body);
       result.push_back(why == nullptr ? errc{} : why->code);
     }
@@ -244,7 +244,7 @@ class every_request : public testing::TestWithParam<request> {
   struct outcome {
     state before;
     state after;
-    std::vector<errc> answers;
+    std::vector<errc> replies;
     std::size_t refused_opens = 0;  ///< of others
     std::size_t events = 0;         ///< received by the subscriber, or reported to it as lost
     bool dropped = false;
@@ -255,7 +255,7 @@ class every_request : public testing::TestWithParam<request> {
   /// Runs the request while the `nth` allocation fails; 0: none.
   static outcome run(std::size_t nth, bool permanently) {
     const request& what = GetParam();
-    const core::session_id answered = what.answered != 0 ? what.answered : what.from;
+    const core::session_id replied = what.replied != 0 ? what.replied : what.from;
     outcome result;
     world at;
     what.before(at);
@@ -280,11 +280,11 @@ class every_request : public testing::TestWithParam<request> {
                            std::holds_alternative<wire::confirm>(wire::decode(each.encode())->body);
     }
     result.asked_again = result.asked_again && std::holds_alternative<wire::confirmed>(body);
-    result.answers = answers_in(at.out_.sent.at(answered));
-    result.dropped = at.out_.dropped.at(answered);
+    result.replies = replies_in(at.out_.sent.at(replied));
+    result.dropped = at.out_.dropped.at(replied);
     for (const core::session_id session : {creator, other, watcher}) {
-      if (session != answered) {
-        const auto codes = answers_in(at.out_.sent.at(session));
+      if (session != replied) {
+        const auto codes = replies_in(at.out_.sent.at(session));
         result.refused_opens +=
             static_cast<std::size_t>(std::count(codes.begin(), codes.end(), errc::out_of_memory));
         result.dropped = result.dropped || at.out_.dropped.at(session);
@@ -299,9 +299,9 @@ class every_request : public testing::TestWithParam<request> {
 };
 
 TEST_P(every_request, succeeds_or_is_refused_without_effect) {
-  const std::size_t wanted_answers = GetParam().answers;
+  const std::size_t wanted_replies = GetParam().replies;
   const outcome good = run(0, false);
-  EXPECT_EQ(good.answers, std::vector<errc>(wanted_answers)) << "the request is valid";
+  EXPECT_EQ(good.replies, std::vector<errc>(wanted_replies)) << "the request is valid";
   std::size_t refused = 0;
   for (const bool permanently : {false, true}) {
     for (std::size_t nth = 1;; ++nth) {
@@ -319,12 +319,12 @@ TEST_P(every_request, succeeds_or_is_refused_without_effect) {
       }
       EXPECT_FALSE(got.dropped);
       if (got.asked_again) {
-        EXPECT_TRUE(got.answers.empty());
+        EXPECT_TRUE(got.replies.empty());
         EXPECT_EQ(got.after, got.before);
         continue;
       }
-      if (std::count(got.answers.begin(), got.answers.end(), errc::out_of_memory) == 0) {
-        EXPECT_EQ(got.answers, good.answers);
+      if (std::count(got.replies.begin(), got.replies.end(), errc::out_of_memory) == 0) {
+        EXPECT_EQ(got.replies, good.replies);
         EXPECT_EQ(got.after.segments, good.after.segments);
         EXPECT_EQ(got.after.published, good.after.published);
         EXPECT_LE(got.after.leases, good.after.leases);
@@ -336,23 +336,23 @@ TEST_P(every_request, succeeds_or_is_refused_without_effect) {
         continue;
       }
       ++refused;
-      if (wanted_answers == 1) {
-        EXPECT_EQ(got.answers.size(), 1U);
+      if (wanted_replies == 1) {
+        EXPECT_EQ(got.replies.size(), 1U);
         EXPECT_EQ(got.after.leases, got.before.leases);
         EXPECT_EQ(got.after.slots, got.before.slots);
-        if (GetParam().answered == 0) {  // else a waiting open was answered
+        if (GetParam().replied == 0) {  // else a waiting open was answered
           EXPECT_EQ(got.after, got.before);
         }
       } else {
-        EXPECT_TRUE(got.answers.size() == wanted_answers || got.answers.size() == 1);
+        EXPECT_TRUE(got.replies.size() == wanted_replies || got.replies.size() == 1);
       }
     }
   }
-  EXPECT_TRUE(refused != 0 || wanted_answers == 0);
+  EXPECT_TRUE(refused != 0 || wanted_replies == 0);
 }
 
 /// Its packet counts as handled before this, so that a throw would leave the session without turns.
-TEST(request_without_descriptors, is_answered_or_its_session_dropped) {
+TEST(request_without_descriptors, gets_a_reply_or_its_session_is_dropped) {
   const auto packet = wire::encode({77, wire::attach{1, 0, {4096}}});
   const std::vector<std::byte> damaged(packet.begin(), packet.begin() + 8);
   for (const auto& each : {packet, damaged}) {
@@ -368,9 +368,9 @@ TEST(request_without_descriptors, is_answered_or_its_session_dropped) {
         EXPECT_NO_THROW(at.hub_.receive_without_descriptors(from, each));
         failed = gpushm_testing::an_allocation_failed();
         fail_allocation(0);
-        const auto answers = answers_in(at.out_.sent.at(creator));
-        EXPECT_TRUE(at.out_.dropped.at(creator) || answers.size() == 1U);
-        EXPECT_TRUE(failed || answers.size() == 1U);
+        const auto replies = replies_in(at.out_.sent.at(creator));
+        EXPECT_TRUE(at.out_.dropped.at(creator) || replies.size() == 1U);
+        EXPECT_TRUE(failed || replies.size() == 1U);
       }
     }
   }
@@ -387,7 +387,7 @@ class every_end : public testing::TestWithParam<ending> {};
 
 TEST_P(every_end, needs_no_memory) {
   std::optional<state> good;
-  std::vector<std::size_t> answers;
+  std::vector<std::size_t> replies;
   for (const bool without_memory : {false, true}) {
     world at;
     at.send_request(other, wire::open{"kv", 0, 0});
@@ -400,14 +400,14 @@ TEST_P(every_end, needs_no_memory) {
     if (!without_memory) {
       good = at.now();
       for (const prepared& sent : at.out_.sent) {
-        answers.push_back(answers_in(sent).size());
+        replies.push_back(replies_in(sent).size());
       }
       continue;
     }
     EXPECT_EQ(at.now(), *good);
     for (std::size_t session = 1; session < max_sessions; ++session) {
       // There is no memory for the answers either: sessions that wait for one are dropped.
-      EXPECT_EQ(at.out_.dropped.at(session), answers.at(session) != 0) << "session " << session;
+      EXPECT_EQ(at.out_.dropped.at(session), replies.at(session) != 0) << "session " << session;
     }
   }
 }
@@ -578,7 +578,7 @@ INSTANTIATE_TEST_SUITE_P(
                       at.send_request(other, wire::open{"bound", 0, 0});
                       at.question = std::get<wire::confirm>(at.last(creator).body).questions.at(0);
                     },
-                .answered = other,
+                .replied = other,
                 .id = [](world&) { return std::uint64_t{0}; }},
         request{.name = "confirmed_as_changed",
                 .from = creator,
@@ -592,14 +592,14 @@ INSTANTIATE_TEST_SUITE_P(
                       at.question = std::get<wire::confirm>(at.last(creator).body).questions.at(0);
                     },
                 .id = [](world&) { return std::uint64_t{0}; },
-                .answers = 0},
+                .replies = 0},
         request{.name = "open_many",
                 .from = other,
                 .body =
                     [](world&) {
                       return wire::open_many{{"kv", "kv", "kv"}, 0, 0};
                     },
-                .answers = 3},
+                .replies = 3},
         request{.name = "fetch_chunks",
                 .from = other,
                 .body =
@@ -614,7 +614,7 @@ INSTANTIATE_TEST_SUITE_P(
                       return wire::release{at.kv, 1};
                     },
                 .before = open_kv,
-                .answers = 0},
+                .replies = 0},
         request{.name = "remove",
                 .from = creator,
                 .body =

@@ -83,22 +83,22 @@ class hub_share : public hub_test {
     return {list.questions.at(0), list.generations.at(0)};
   }
   /// Sends an answer, to which there is no reply.
-  void answer_question(core::session_id session, const wire::confirmed& answers) {
-    receive(session, wire::encode({0, answers}), {}, lane_kind::events);
+  void reply_to_question(core::session_id session, const wire::confirmed& replies) {
+    receive(session, wire::encode({0, replies}), {}, lane_kind::events);
   }
-  void answer_question(core::session_id session, std::uint64_t id, wire::verdict verdict) {
-    answer_question(session, {{id}, {verdict}});
+  void reply_to_question(core::session_id session, std::uint64_t id, wire::verdict verdict) {
+    reply_to_question(session, {{id}, {verdict}});
   }
-  std::string failure_of(const std::vector<arrived>& answers, std::uint64_t request) {
-    EXPECT_EQ(answers.size(), 1U);
+  std::string failure_of(const std::vector<arrived>& replies, std::uint64_t request) {
+    EXPECT_EQ(replies.size(), 1U);
     const auto* why =
-        answers.empty() ? nullptr : std::get_if<wire::failure>(&answers[0].message.body);
+        replies.empty() ? nullptr : std::get_if<wire::failure>(&replies[0].message.body);
     if (why == nullptr) {
       ADD_FAILURE() << "no failure";
       return {};
     }
-    EXPECT_EQ(answers[0].message.id, request);
-    EXPECT_TRUE(answers[0].on_event_lane);
+    EXPECT_EQ(replies[0].message.id, request);
+    EXPECT_TRUE(replies[0].on_event_lane);
     return std::string(to_string(why->code)) + ": " + why->cause + " (" + why->next_step + ")";
   }
   /// Expects the event for holders of a lease.
@@ -130,13 +130,13 @@ TEST_F(hub_share, opened_after_confirmation_with_ticket_and_offset) {
     EXPECT_EQ(asked.generation, created);
     EXPECT_NE(asked.id, 0U);
     ids.push_back(asked.id);
-    answer_question(exporter, asked.id, wire::verdict::unchanged);
+    reply_to_question(exporter, asked.id, wire::verdict::unchanged);
     EXPECT_TRUE(take(exporter).empty()) << "no reply to an answer";
-    const auto answers = take(importer);
-    ASSERT_EQ(answers.size(), 1U);
-    EXPECT_EQ(answers[0].message.id, request);
-    EXPECT_TRUE(answers[0].on_event_lane);
-    const auto* found = std::get_if<wire::opened>(&answers[0].message.body);
+    const auto replies = take(importer);
+    ASSERT_EQ(replies.size(), 1U);
+    EXPECT_EQ(replies[0].message.id, request);
+    EXPECT_TRUE(replies[0].on_event_lane);
+    const auto* found = std::get_if<wire::opened>(&replies[0].message.body);
     ASSERT_NE(found, nullptr);
     EXPECT_EQ(found->segment.generation, created);
     EXPECT_EQ(found->segment.size_bytes, 1000U);
@@ -148,7 +148,7 @@ TEST_F(hub_share, opened_after_confirmation_with_ticket_and_offset) {
     EXPECT_EQ(found->segment.creator_pid, 101);
     EXPECT_EQ(found->ticket, bytes_of("not read by the broker"));
     EXPECT_TRUE(found->chunk_bytes.empty());
-    EXPECT_TRUE(answers[0].descriptors.empty());
+    EXPECT_TRUE(replies[0].descriptors.empty());
   }
   EXPECT_NE(ids[0], ids[1]);
   const auto listed = expect<wire::listing>(round_trip(importer, wire::stat{"kv"}));
@@ -167,28 +167,28 @@ TEST_F(hub_share, open_many_asks_once_per_name) {
   const auto b = share(exporter, "b");
   make(exporter, "host");
   const auto request = send_request(importer, wire::open_many{{"b", "host", "a", "c"}, 0, 0});
-  auto answers = take(importer);
-  ASSERT_EQ(answers.size(), 4U) << "opens without a question do not wait";
-  EXPECT_EQ(std::get<wire::waiting>(answers[0].message.body).index, 0U);
-  EXPECT_EQ(std::get<wire::waiting>(answers[1].message.body).index, 2U);
-  EXPECT_EQ(std::get<wire::opened>(answers[2].message.body).index, 1U);
-  EXPECT_EQ(std::get<wire::failure>(answers[3].message.body).index, 3U);
-  EXPECT_FALSE(answers[2].on_event_lane || answers[3].on_event_lane);
+  auto replies = take(importer);
+  ASSERT_EQ(replies.size(), 4U) << "opens without a question do not wait";
+  EXPECT_EQ(std::get<wire::waiting>(replies[0].message.body).index, 0U);
+  EXPECT_EQ(std::get<wire::waiting>(replies[1].message.body).index, 2U);
+  EXPECT_EQ(std::get<wire::opened>(replies[2].message.body).index, 1U);
+  EXPECT_EQ(std::get<wire::failure>(replies[3].message.body).index, 3U);
+  EXPECT_FALSE(replies[2].on_event_lane || replies[3].on_event_lane);
   const auto asked = questions(exporter);
   ASSERT_EQ(asked.generations, (std::vector<gpushm::generation>{b, a})) << "in one packet";
-  answer_question(exporter, asked.questions[1], wire::verdict::unchanged);
-  answers = take(importer);
-  ASSERT_EQ(answers.size(), 1U);
-  EXPECT_EQ(answers[0].message.id, request);
-  EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).index, 2U);
-  answer_question(exporter, asked.questions[0], wire::verdict::not_shared);
-  answers = take(importer);
-  EXPECT_EQ(failure_of(answers, request),
+  reply_to_question(exporter, asked.questions[1], wire::verdict::unchanged);
+  replies = take(importer);
+  ASSERT_EQ(replies.size(), 1U);
+  EXPECT_EQ(replies[0].message.id, request);
+  EXPECT_EQ(std::get<wire::opened>(replies[0].message.body).index, 2U);
+  reply_to_question(exporter, asked.questions[0], wire::verdict::not_shared);
+  replies = take(importer);
+  EXPECT_EQ(failure_of(replies, request),
             "gone_or_replaced: its exporter no longer shares this memory (unshare before freeing, "
             "and share the new memory)");
-  EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).index, 0U);
+  EXPECT_EQ(std::get<wire::failure>(replies[0].message.body).index, 0U);
   expect_lost(exporter, b, "b");
-  answers.clear();
+  replies.clear();
   expect_nothing_left();
 }
 
@@ -199,12 +199,12 @@ TEST_F(hub_share, changed_memory_loses_its_name_and_holders_get_events) {
   const auto bystander = greet(bob);
   const auto created = share(exporter, "kv");
   send_and_expect_waiting(holder, wire::open{"kv", 0, 0});
-  answer_question(exporter, question(exporter).id, wire::verdict::unchanged);
+  reply_to_question(exporter, question(exporter).id, wire::verdict::unchanged);
   take(holder);
   expect<wire::subscribed>(round_trip(bystander, wire::subscribe{""}));
   const auto subscription = request_;
   const auto request = send_and_expect_waiting(importer, wire::open{"kv", 0, 0});
-  answer_question(exporter, question(exporter).id, wire::verdict::changed);
+  reply_to_question(exporter, question(exporter).id, wire::verdict::changed);
   EXPECT_EQ(failure_of(take(importer), request),
             "gone_or_replaced: its exporter has freed or replaced the memory without unshare "
             "(unshare before freeing, and share the new memory)");
@@ -240,7 +240,7 @@ TEST_F(hub_share, death_of_the_exporter_frees_its_names) {
   const auto importer = greet(bob);
   const auto created = share(exporter, "kv");
   send_and_expect_waiting(holder, wire::open{"kv", 0, 0});
-  answer_question(exporter, question(exporter).id, wire::verdict::unchanged);
+  reply_to_question(exporter, question(exporter).id, wire::verdict::unchanged);
   take(holder);
   const auto request = send_and_expect_waiting(importer, wire::open{"kv", 0, 0});
   static_cast<void>(question(exporter));
@@ -278,7 +278,7 @@ TEST_F(hub_share, goodbye_of_the_exporter_removes_its_segments) {
   expect_nothing_left();
 }
 
-TEST_F(hub_share, unanswered_question_times_out) {
+TEST_F(hub_share, question_without_a_reply_times_out) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   now_ += milliseconds(10'000);
@@ -292,7 +292,7 @@ TEST_F(hub_share, unanswered_question_times_out) {
   EXPECT_EQ(failure_of(take(importer), request),
             "timed_out: the process that shares this memory does not answer (check whether it is "
             "stopped or overloaded)");
-  answer_question(exporter, asked.id, wire::verdict::changed);
+  reply_to_question(exporter, asked.id, wire::verdict::changed);
   EXPECT_TRUE(take(importer).empty());
   EXPECT_EQ(slots_.begin()->second, std::pair(created, segment_state::live));
   expect_nothing_left();
@@ -306,15 +306,15 @@ TEST_F(hub_share, only_the_exporter_can_confirm) {
   const auto asked = question(exporter);
   for (const auto word :
        {wire::verdict::unchanged, wire::verdict::changed, wire::verdict::not_shared}) {
-    answer_question(importer, asked.id, word);
-    answer_question(exporter, asked.id + 1, word);
-    answer_question(exporter, 0, word);
+    reply_to_question(importer, asked.id, word);
+    reply_to_question(exporter, asked.id + 1, word);
+    reply_to_question(exporter, 0, word);
   }
   EXPECT_TRUE(take(importer).empty());
   EXPECT_TRUE(take(exporter).empty());
   EXPECT_TRUE(out_.dropped.empty()) << "a late answer is not a violation";
   EXPECT_EQ(slots_.begin()->second, std::pair(created, segment_state::live));
-  answer_question(exporter, asked.id, wire::verdict::unchanged);
+  reply_to_question(exporter, asked.id, wire::verdict::unchanged);
   EXPECT_EQ(take(importer).size(), 1U);
   expect_nothing_left();
 }
@@ -348,7 +348,7 @@ TEST_F(hub_share, offered_only_to_opens_that_wait_for_the_exporter) {
   expect_nothing_left();
 }
 
-TEST_F(hub_share, unsolicited_answers_in_a_list_are_ignored) {
+TEST_F(hub_share, unsolicited_replies_in_a_list_are_ignored) {
   const auto exporter = greet(alice);
   const auto importer = greet(bob);
   const auto a = share(exporter, "a");
@@ -359,22 +359,23 @@ TEST_F(hub_share, unsolicited_answers_in_a_list_are_ignored) {
   ASSERT_EQ(asked.generations, (std::vector<gpushm::generation>{a, b, a}));
   const auto [first, second, third] =
       std::tuple(asked.questions[0], asked.questions[1], asked.questions[2]);
-  answer_question(exporter,
-                  {{third + 1, second, second, first, 0},
-                   {wire::verdict::changed,
-                    wire::verdict::unchanged,
-                    wire::verdict::changed,
-                    wire::verdict::changed,
-                    wire::verdict::unchanged}});
-  auto answers = take(importer);
-  ASSERT_EQ(answers.size(), 2U);
-  EXPECT_EQ(std::get<wire::opened>(answers[0].message.body).segment.generation, b);
-  EXPECT_EQ(std::get<wire::failure>(answers[1].message.body).code, errc::gone_or_replaced);
-  answer_question(exporter, {{third, third}, {wire::verdict::unchanged, wire::verdict::unchanged}});
-  answers = take(importer);
-  ASSERT_EQ(answers.size(), 1U);
-  EXPECT_EQ(answers[0].message.id, request);
-  EXPECT_EQ(std::get<wire::failure>(answers[0].message.body).code, errc::no_such_segment)
+  reply_to_question(exporter,
+                    {{third + 1, second, second, first, 0},
+                     {wire::verdict::changed,
+                      wire::verdict::unchanged,
+                      wire::verdict::changed,
+                      wire::verdict::changed,
+                      wire::verdict::unchanged}});
+  auto replies = take(importer);
+  ASSERT_EQ(replies.size(), 2U);
+  EXPECT_EQ(std::get<wire::opened>(replies[0].message.body).segment.generation, b);
+  EXPECT_EQ(std::get<wire::failure>(replies[1].message.body).code, errc::gone_or_replaced);
+  reply_to_question(exporter,
+                    {{third, third}, {wire::verdict::unchanged, wire::verdict::unchanged}});
+  replies = take(importer);
+  ASSERT_EQ(replies.size(), 1U);
+  EXPECT_EQ(replies[0].message.id, request);
+  EXPECT_EQ(std::get<wire::failure>(replies[0].message.body).code, errc::no_such_segment)
       << "its name was removed when the first had changed";
   EXPECT_TRUE(out_.dropped.empty());
   expect_nothing_left();
@@ -388,23 +389,23 @@ TEST_F(hub_share, questions_are_batched) {
   send_request(importer, wire::open_many{std::vector<std::string>(count, "kv"), 0, 0});
   EXPECT_EQ(take(importer).size(), count);
   std::size_t packets = 0;
-  std::size_t answered = 0;
-  while (answered < count) {
+  std::size_t replied = 0;
+  while (replied < count) {
     const auto some = take(exporter);
     ASSERT_FALSE(some.empty());
     packets += some.size();
     for (const arrived& each : some) {
       const auto& list = std::get<wire::confirm>(each.message.body);
-      answer_question(
+      reply_to_question(
           exporter,
           {list.questions,
            std::vector<wire::verdict>(list.questions.size(), wire::verdict::unchanged)});
-      const auto answers = take(importer);
-      EXPECT_EQ(answers.size(), list.questions.size());
-      answered += answers.size();
+      const auto replies = take(importer);
+      EXPECT_EQ(replies.size(), list.questions.size());
+      replied += replies.size();
     }
   }
-  EXPECT_EQ(answered, count);
+  EXPECT_EQ(replied, count);
   EXPECT_LE(packets, 40U);
   expect_nothing_left();
 }
@@ -565,22 +566,22 @@ TEST_F(hub_share_fake, pool_is_sent_with_its_descriptor) {
                 now_,
                 0,
                 lane_kind::events);
-  auto answers = take(importer);
-  ASSERT_EQ(answers.size(), 1U);
-  EXPECT_EQ(answers[0].message.id, request);
-  const auto found = std::get<wire::opened>(answers[0].message.body);
+  auto replies = take(importer);
+  ASSERT_EQ(replies.size(), 1U);
+  EXPECT_EQ(replies[0].message.id, request);
+  const auto found = std::get<wire::opened>(replies[0].message.body);
   EXPECT_EQ(found.chunk_bytes, std::vector<std::uint64_t>{4096});
   EXPECT_EQ(found.segment.backend, backend::cuda_pool);
   EXPECT_EQ(found.segment.size_bytes, 1000U);
   EXPECT_EQ(found.segment.offset_bytes, 3000U);
   EXPECT_EQ(found.ticket, bytes_of("not read by the broker"));
-  EXPECT_EQ(answers[0].descriptors.size(), 1U) << "the pool";
+  EXPECT_EQ(replies[0].descriptors.size(), 1U) << "the pool";
 
   fake_.hang_up(exporter);
   take(importer);
   EXPECT_EQ(fake_.domain().segment_count(), 1U) << "the importer has it mapped";
   fake_.hang_up(importer);
-  answers.clear();
+  replies.clear();
   EXPECT_EQ(fake_.domain().segment_count(), 0U);
   EXPECT_EQ(fake_.domain().descriptors(), 0U);
   EXPECT_EQ(fake_.domain().allocated_bytes(), 0U);
@@ -599,11 +600,11 @@ TEST_F(hub_share_bounded, waiting_opens_are_limited_per_connection) {
   send_request(importer, wire::open_many{{"kv", "kv", "kv"}, 0, 0});
   const auto request = request_;
   EXPECT_EQ(questions(exporter).questions.size(), 2U);
-  const auto answers = take(importer);
-  ASSERT_EQ(answers.size(), 3U) << "two wait";
-  const auto why = std::get<wire::failure>(answers[2].message.body);
-  EXPECT_EQ(answers[2].message.id, request);
-  EXPECT_FALSE(answers[2].on_event_lane);
+  const auto replies = take(importer);
+  ASSERT_EQ(replies.size(), 3U) << "two wait";
+  const auto why = std::get<wire::failure>(replies[2].message.body);
+  EXPECT_EQ(replies[2].message.id, request);
+  EXPECT_FALSE(replies[2].on_event_lane);
   EXPECT_EQ(std::string(to_string(why.code)) + ": " + why.cause + " (" + why.next_step + ")",
             "too_many_requests: 2 opens of this connection wait for exporters, the limit (open "
             "fewer segments at once)");

@@ -171,9 +171,9 @@ class hub_test : public testing::Test {
   }
   core::session_id greet(const core::peer& who = {101, 1000, true}) {
     const auto session = accept(who);
-    const auto answers = round_trip(session, wire::hello{});
-    EXPECT_EQ(answers.size(), 1U);
-    EXPECT_TRUE(std::holds_alternative<wire::welcome>(answers.at(0).message.body));
+    const auto replies = round_trip(session, wire::hello{});
+    EXPECT_EQ(replies.size(), 1U);
+    EXPECT_TRUE(std::holds_alternative<wire::welcome>(replies.at(0).message.body));
     return session;
   }
 
@@ -208,21 +208,21 @@ class hub_test : public testing::Test {
 
   /// Expects a single answer, of that kind.
   template <typename Kind>
-  Kind expect(const std::vector<arrived>& answers) {
-    EXPECT_EQ(answers.size(), 1U);
-    if (answers.size() != 1 || !std::holds_alternative<Kind>(answers[0].message.body)) {
-      if (!answers.empty()) {
-        const auto* why = std::get_if<wire::failure>(&answers[0].message.body);
+  Kind expect(const std::vector<arrived>& replies) {
+    EXPECT_EQ(replies.size(), 1U);
+    if (replies.size() != 1 || !std::holds_alternative<Kind>(replies[0].message.body)) {
+      if (!replies.empty()) {
+        const auto* why = std::get_if<wire::failure>(&replies[0].message.body);
         ADD_FAILURE() << "another answer" << (why != nullptr ? ": " + why->cause : "");
       }
       return {};
     }
-    EXPECT_EQ(answers[0].message.id, request_);
-    return std::get<Kind>(answers[0].message.body);
+    EXPECT_EQ(replies[0].message.id, request_);
+    return std::get<Kind>(replies[0].message.body);
   }
   /// Expects a single failure; returns "code: cause (next step)".
-  std::string failure(const std::vector<arrived>& answers) {
-    const auto why = expect<wire::failure>(answers);
+  std::string failure(const std::vector<arrived>& replies) {
+    const auto why = expect<wire::failure>(replies);
     return std::string(to_string(why.code)) + ": " + why.cause + " (" + why.next_step + ")";
   }
 

@@ -29,7 +29,7 @@ int simulated_seconds() {
 adaptive_poll::clock::duration max_polled_in_one_second(
     adaptive_poll::clock::duration gap,
     adaptive_poll::clock::duration wait,
-    adaptive_poll::after what = adaptive_poll::after::answer) {
+    adaptive_poll::after what = adaptive_poll::after::reply) {
   adaptive_poll poll(true);
   adaptive_poll::clock::time_point now{1h};
   const auto end = now + std::chrono::seconds(simulated_seconds());
@@ -76,7 +76,7 @@ TEST(adaptive_poll, polls_less_often_after_misses) {
   std::size_t polls = 0;
   for (int i = 0; i < 10'000; ++i) {
     now += 1ms;
-    if (const auto longest = poll.next(adaptive_poll::after::answer, now); longest.count() != 0) {
+    if (const auto longest = poll.next(adaptive_poll::after::reply, now); longest.count() != 0) {
       ++polls;
       poll.polled(longest, false);
     }
@@ -90,14 +90,14 @@ TEST(adaptive_poll, polls_every_time_after_a_hit) {
   adaptive_poll::clock::time_point now{1h};
   for (int i = 0; i < 1'000; ++i) {  // many misses
     now += 1ms;
-    if (const auto longest = poll.next(adaptive_poll::after::answer, now); longest.count() != 0) {
+    if (const auto longest = poll.next(adaptive_poll::after::reply, now); longest.count() != 0) {
       poll.polled(longest, false);
     }
   }
   const auto skipped = [&] {
     for (int i = 0;; ++i) {
       now += 1ms;
-      if (const auto longest = poll.next(adaptive_poll::after::answer, now); longest.count() != 0) {
+      if (const auto longest = poll.next(adaptive_poll::after::reply, now); longest.count() != 0) {
         poll.polled(10us, true);
         return i;
       }
@@ -119,17 +119,17 @@ TEST(adaptive_poll, counts_misses_per_kind_of_event) {
     }
     return longest.count() != 0;
   };
-  int polls_after_answers = 0;
+  int polls_after_replies = 0;
   for (int i = 0; i < 100; ++i) {
-    polls_after_answers += poll_after(adaptive_poll::after::answer, false) ? 1 : 0;
-    EXPECT_TRUE(poll_after(adaptive_poll::after::request_without_answer, true)) << i;
+    polls_after_replies += poll_after(adaptive_poll::after::reply, false) ? 1 : 0;
+    EXPECT_TRUE(poll_after(adaptive_poll::after::request_without_reply, true)) << i;
   }
-  EXPECT_LE(polls_after_answers, 7);  // before 0, 2, 6, 14, 30, 62, and perhaps one more
+  EXPECT_LE(polls_after_replies, 7);  // before 0, 2, 6, 14, 30, 62, and perhaps one more
 }
 
 TEST(adaptive_poll, does_not_poll_when_disabled) {
   adaptive_poll off(false);
-  EXPECT_EQ(off.next(adaptive_poll::after::answer, adaptive_poll::clock::time_point(1h)), 0s);
+  EXPECT_EQ(off.next(adaptive_poll::after::reply, adaptive_poll::clock::time_point(1h)), 0s);
 }
 
 TEST(polling_broker, uses_no_cpu_when_idle) {

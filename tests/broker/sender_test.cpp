@@ -36,7 +36,7 @@ constexpr std::uint32_t max_inflight = 4;
 /// One principal gets 32 of them: eight connections have `max_inflight`.
 constexpr std::uint64_t max_inflight_of_all = 40;
 
-prepared answer(std::uint64_t id, std::size_t bytes = 0) {
+prepared reply(std::uint64_t id, std::size_t bytes = 0) {
   outgoing packet;
   packet.packet =
       wire::encode({id, wire::failure{0, errc::no_such_segment, std::string(bytes, 'x'), {}}});
@@ -52,7 +52,7 @@ prepared event(std::uint64_t subscription) {
   packet.packet = wire::encode({subscription, std::move(what)});
   packet.subscription = subscription;
   packet.on_event_lane = true;
-  packet.is_answer = false;
+  packet.is_reply = false;
   prepared result;
   result.push_back(std::move(packet));
   return result;
@@ -111,30 +111,30 @@ class broker_sender : public testing_world::connection_test {
                  std::make_shared<inflight_budget>(max_inflight_of_all)};
 };
 
-TEST_F(broker_sender, sends_answers_immediately_and_events_in_turns) {
+TEST_F(broker_sender, sends_replies_immediately_and_events_in_turns) {
   connection& to = connect();
   send(to, event(7));
   EXPECT_EQ(read(to).size(), 0U);
   poll();
   EXPECT_EQ(ids(read(to)), std::vector<std::uint64_t>{7});
-  send(to, answer(1));
+  send(to, reply(1));
   EXPECT_EQ(ids(read(to)), std::vector<std::uint64_t>{1});
 }
 
 TEST_F(broker_sender, keeps_the_order_and_releases_charges) {
   connection& to = connect();
   std::vector<std::uint64_t> expected;
-  while (to.may_answer()) {
+  while (to.may_reply()) {
     expected.push_back(expected.size() + 1);
-    send(to, answer(expected.back(), 50'000));
+    send(to, reply(expected.back(), 50'000));
   }
   EXPECT_TRUE(to.requests.blocked);
   EXPECT_TRUE(to.requests.blocked_since);
-  EXPECT_EQ(to.queued_answers, connection::max_queued_answers);
+  EXPECT_EQ(to.queued_replies, connection::max_queued_replies);
   EXPECT_GT(held(to), expected.size() * 50'000);
   EXPECT_EQ(ids(read_all(to, expected.size())), expected);
   EXPECT_FALSE(to.requests.blocked_since);
-  EXPECT_EQ(to.queued_answers, 0U);
+  EXPECT_EQ(to.queued_replies, 0U);
   sender_.settle_after_request(to);
   EXPECT_EQ(held(to), 0U);
   EXPECT_EQ(closed_, std::vector<core::session_id>{});
@@ -142,12 +142,12 @@ TEST_F(broker_sender, keeps_the_order_and_releases_charges) {
 
 TEST_F(broker_sender, asks_the_kernel_once_for_several_packets) {
   connection& to = connect();
-  send(to, answer(1, 5'000));
+  send(to, reply(1, 5'000));
   sender_.settle_after_request(to);
   EXPECT_EQ(read(to).size(), 1U);
   sender_.settle_after_request(to);
   EXPECT_GT(held(to), 0U);
-  send(to, answer(2, 5'000));
+  send(to, reply(2, 5'000));
   EXPECT_EQ(read(to).size(), 1U);
   sender_.settle_after_request(to);
   EXPECT_EQ(held(to), 0U);
@@ -205,7 +205,7 @@ TEST_F(broker_sender, limits_descriptors_in_flight) {
   connection& to = connect();
   const base::unique_fd file = testing_world::memfd(4096);
   for (std::uint64_t id = 1; id <= 3; ++id) {
-    prepared packet = answer(id);
+    prepared packet = reply(id);
     packet.front().descriptors = {file.get(), file.get()};
     send(to, std::move(packet));
   }
@@ -222,7 +222,7 @@ TEST_F(broker_sender, limits_descriptors_in_flight_of_a_principal) {
   std::uint64_t sent = 0;
   const auto send_two = [&](connection& to) {
     to.requests.sent = std::max<std::uint64_t>(to.requests.sent, 1);  // no Welcome
-    prepared packet = answer(++sent);
+    prepared packet = reply(++sent);
     packet.front().descriptors = {file.get(), file.get()};
     send(to, std::move(packet));
     return sent;
@@ -257,7 +257,7 @@ TEST_F(broker_sender, counts_what_a_predecessor_has_sent) {
   const base::unique_fd file = testing_world::memfd(4096);
   const auto send_two = [&](sender& by, connection& to) {
     to.requests.sent = 1;  // no Welcome
-    prepared packet = answer(1);
+    prepared packet = reply(1);
     packet.front().descriptors = {file.get(), file.get()};
     by.send(to, std::move(packet));
     by.deliver();
@@ -304,7 +304,7 @@ TEST_F(broker_sender, keeps_a_bound_of_descriptors_in_flight) {
   connection& to = connect();
   std::uint32_t sent = 0;
   for (const std::uint32_t count : {5U, 50U, 10U, 1U}) {
-    prepared packet = answer(1);
+    prepared packet = reply(1);
     packet.front().descriptors.assign(count, file.get());
     many.send(to, std::move(packet));
     many.deliver();
@@ -314,22 +314,22 @@ TEST_F(broker_sender, keeps_a_bound_of_descriptors_in_flight) {
   }
 }
 
-TEST_F(broker_sender, charges_welcome_apart_from_answers) {
+TEST_F(broker_sender, charges_welcome_apart_from_replies) {
   const base::unique_fd file = testing_world::memfd(4096);
   const auto budget = std::make_shared<inflight_budget>(max_inflight_of_all);
   const core::principal who{"uid 1000", true};
   connection& to = connect();
   inflight_charge unread;
   const int socket = to.requests.socket.get();
-  ASSERT_TRUE(unread.try_take(budget, who, socket, inflight_use::answer, 39));
-  EXPECT_FALSE(unread.try_take(budget, who, socket, inflight_use::answer, 1));
+  ASSERT_TRUE(unread.try_take(budget, who, socket, inflight_use::reply, 39));
+  EXPECT_FALSE(unread.try_take(budget, who, socket, inflight_use::reply, 1));
   EXPECT_TRUE(unread.try_take(budget, who, socket, inflight_use::welcome, 2));
   inflight_charge moved = std::move(unread);
   EXPECT_EQ(moved.count(), 41U);
   budget->settle();  // nothing has been sent
   EXPECT_EQ(moved.count(), 0U);
-  EXPECT_TRUE(moved.try_take(budget, who, socket, inflight_use::answer, 20));
-  moved.release(inflight_use::answer, 20);
+  EXPECT_TRUE(moved.try_take(budget, who, socket, inflight_use::reply, 20));
+  moved.release(inflight_use::reply, 20);
 }
 
 TEST_F(broker_sender, closes_a_dropped_connection_after_its_queue) {
@@ -346,9 +346,9 @@ TEST_F(broker_sender, reads_what_a_closed_peer_sent_before) {
   connection& to = connect();
   peers_.erase(to.number);
   for (int i = 0; i < 3; ++i) {
-    send(to, answer(1));
+    send(to, reply(1));
     EXPECT_TRUE(to.requests.queue.empty());
-    EXPECT_EQ(to.queued_answers, 0U);
+    EXPECT_EQ(to.queued_replies, 0U);
   }
   EXPECT_EQ(held(to), 0U);
   EXPECT_TRUE(closed_.empty());  // not before everything is read

@@ -37,11 +37,11 @@ void confirm_an_open(world& of) {
       asked->questions, std::vector(asked->questions.size(), wire::verdict::unchanged)}));
   int waits = 0;
   for (;;) {
-    const auto answer = of.asking->receive(20s);
-    if (body_of<wire::opened>(answer) != nullptr) {
+    const auto reply = of.asking->receive(20s);
+    if (body_of<wire::opened>(reply) != nullptr) {
       break;
     }
-    ASSERT_NE(body_of<wire::waiting>(answer), nullptr);
+    ASSERT_NE(body_of<wire::waiting>(reply), nullptr);
     ++waits;
   }
   EXPECT_EQ(waits, 1);
@@ -56,13 +56,13 @@ void expect_silence(raw_session& from) {
 // ---- a client that is stopped ----
 
 /// More than a socket has room for, and than the broker queues.
-constexpr int unread_answers = 240;
+constexpr int unread_replies = 240;
 
 void start_reader(world& of) {
   of.create("b", false);
   of.create("c", false);
   of.process = child::start(
-      {.argv = {own_program("stopped_reader"), of.socket, std::to_string(unread_answers)}});
+      {.argv = {own_program("stopped_reader"), of.socket, std::to_string(unread_replies)}});
   of.process->wait_for_line("^ready$", 20s);
 }
 
@@ -82,24 +82,24 @@ void continue_reader(world& of) {
   of.process->kill(SIGCONT);
   of.process->write("read\n");
   EXPECT_EQ(of.process->wait_exit(20s), gpushm_testing::exited(0));
-  std::vector<std::string> answers;
+  std::vector<std::string> replies;
   std::vector<std::string> events;
   bool has_resync = false;
   std::istringstream lines(of.process->text(gpushm_testing::stream::out));
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("answer ")) {
-      answers.push_back(line.substr(7));
+      replies.push_back(line.substr(7));
     } else if (line == "event resync") {
       has_resync = true;
     } else if (line.starts_with("event ")) {
       events.push_back(line.substr(6));
     }
   }
-  std::vector<std::string> expected(unread_answers);
+  std::vector<std::string> expected(unread_replies);
   for (std::size_t i = 0; i < expected.size(); ++i) {
     expected[i] = std::to_string(i + 1);
   }
-  EXPECT_EQ(answers, expected);
+  EXPECT_EQ(replies, expected);
   if (has_resync) {  // in place of either, or of both
     EXPECT_LE(events.size(), 1U) << events.front() << ", " << events.back();
   } else {

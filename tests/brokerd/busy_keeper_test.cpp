@@ -187,11 +187,11 @@ outcome greet(raw_session& member) {
   if (!member.send(hello)) {
     return gpushm::errc::broker_gone;
   }
-  const auto answer = member.receive(20s);
-  if (gpushm_testing::body_of<wire::welcome>(answer) != nullptr) {
+  const auto reply = member.receive(20s);
+  if (gpushm_testing::body_of<wire::welcome>(reply) != nullptr) {
     return std::nullopt;
   }
-  return gpushm_testing::failure_of(answer).value_or(gpushm::errc::broker_gone);
+  return gpushm_testing::failure_of(reply).value_or(gpushm::errc::broker_gone);
 }
 
 /// More than are accepted in a turn.
@@ -209,7 +209,7 @@ TEST_P(brokerd_with_keeper, accepts_connections) {
   });
 }
 
-TEST_P(brokerd_with_keeper, answers_hello) {
+TEST_P(brokerd_with_keeper, replies_to_hello) {
   std::list<raw_session> members;
   while (members.size() != 3) {
     members.emplace_back(socket_);
@@ -245,12 +245,12 @@ TEST_P(brokerd_with_keeper, makes_pages) {
     page.size_bytes = page.allocated_bytes = gpushm::sync::signal_page_bytes;
     page.backend = gpushm::backend::signals;
     member.send(page);
-    const auto answer = member.receive(20s);
-    if (const auto* const made = gpushm_testing::body_of<wire::reserved>(answer)) {
+    const auto reply = member.receive(20s);
+    if (const auto* const made = gpushm_testing::body_of<wire::reserved>(reply)) {
       member.send(wire::release{made->generation, 1, false});
       return std::nullopt;
     }
-    return gpushm_testing::failure_of(answer).value_or(gpushm::errc::broker_gone);
+    return gpushm_testing::failure_of(reply).value_or(gpushm::errc::broker_gone);
   });
 }
 

@@ -90,11 +90,11 @@ class hoarder {
   [[nodiscard]] const std::string& why() const { return why_; }
 
  private:
-  gpushm_testing::raw_answer ask(gpushm::wire::body request) {
+  gpushm_testing::raw_reply ask(gpushm::wire::body request) {
     session_.send(std::move(request));
     return session_.receive(60s);
   }
-  [[nodiscard]] static std::string cause_of(const gpushm_testing::raw_answer& from) {
+  [[nodiscard]] static std::string cause_of(const gpushm_testing::raw_reply& from) {
     const auto* const failed = body_of<gpushm::wire::failure>(from);
     return failed == nullptr ? "no answer" : failed->cause;
   }

@@ -394,7 +394,7 @@ class broker_with_full_journal : public journaled_broker,
   record_counts records_;  ///< when it has ended
 };
 
-TEST_P(broker_with_full_journal, answers_once_everything_is_recorded) {
+TEST_P(broker_with_full_journal, replies_once_everything_is_recorded) {
   run(std::nullopt, then::has_room);
   const int runs = number_of_runs();
   int full = 0;
@@ -433,8 +433,8 @@ TEST_F(journaled_broker, records_the_names_of_an_open_many_once) {
   const auto before = settled_extent();
   ASSERT_TRUE(member.send(request));
   for (std::size_t i = 0; i != count; ++i) {
-    const auto answer = member.receive(20s);
-    ASSERT_NE(gpushm_testing::body_of<gpushm::wire::failure>(answer), nullptr);
+    const auto reply = member.receive(20s);
+    ASSERT_NE(gpushm_testing::body_of<gpushm::wire::failure>(reply), nullptr);
   }
   const auto after = settled_extent();
   EXPECT_LT(after.used_bytes - before.used_bytes, 10 * count * longest);
@@ -449,9 +449,9 @@ TEST_F(journaled_broker, is_continued_after_too_many_changes_to_record_each) {
   gpushm_testing::raw_session waiting = gpushm_testing::raw_session::greeted(socket_);
   constexpr std::size_t ending = 20;  // segments that end with the session
   for (std::size_t i = 0; i != ending; ++i) {
-    const auto answer =
+    const auto reply =
         waiting.request(gpushm_testing::reserve_exported("ends/" + std::to_string(i)));
-    ASSERT_NE(gpushm_testing::body_of<gpushm::wire::reserved>(answer), nullptr);
+    ASSERT_NE(gpushm_testing::body_of<gpushm::wire::reserved>(reply), nullptr);
   }
   EXPECT_EQ(rows_of_ledger(), 1 + ending);
   constexpr std::size_t most = 4'096;
@@ -463,8 +463,8 @@ TEST_F(journaled_broker, is_continued_after_too_many_changes_to_record_each) {
     }
     ASSERT_TRUE(waiting.send(request));
     for (std::size_t i = 0; i < request.names.size(); ++i) {
-      const auto answer = waiting.receive();
-      ASSERT_NE(gpushm_testing::body_of<gpushm::wire::waiting>(answer), nullptr);
+      const auto reply = waiting.receive();
+      ASSERT_NE(gpushm_testing::body_of<gpushm::wire::waiting>(reply), nullptr);
     }
   }
   for (int i = 0; i < 3; ++i) {

@@ -78,8 +78,8 @@ class member {
   /// The answer, without "ok".
   std::string does(const std::string& command) {
     process_.write(command + "\n");
-    const std::string answer = process_.wait_for_line("ok.*|failed.*", 20s);
-    return answer.starts_with("ok ") ? answer.substr(3) : answer;
+    const std::string reply = process_.wait_for_line("ok.*|failed.*", 20s);
+    return reply.starts_with("ok ") ? reply.substr(3) : reply;
   }
   child& process() { return process_; }
 
@@ -278,8 +278,8 @@ class timeline_agent {
   explicit timeline_agent(const std::string& socket) { does("connect " + socket); }
   void does(const std::string& order) {
     process_.write(order + "\n");
-    const std::string answer = process_.wait_for_line("ok.*|error.*", 20s);
-    EXPECT_EQ(answer.substr(0, 2), "ok") << order << ": " << answer;
+    const std::string reply = process_.wait_for_line("ok.*|error.*", 20s);
+    EXPECT_EQ(reply.substr(0, 2), "ok") << order << ": " << reply;
   }
   void kill() { process_.kill(SIGKILL); }
 
@@ -484,8 +484,8 @@ class lost_broker_with_hostile_member : public lost_broker {
     result.offer.lifetime = lifetime;
     result.metadata = {std::byte{42}};
     result.chunk = gpushm_testing::make_chunk(page_);
-    const auto answer = session.request(result.offer);
-    const auto* const reserved = body_of<wire::reserved>(answer);
+    const auto reply = session.request(result.offer);
+    const auto* const reserved = body_of<wire::reserved>(reply);
     EXPECT_TRUE(reserved != nullptr && reserved->receipt);
     result.offer.generation = reserved->generation;
     result.offer.receipt = reserved->receipt;
@@ -501,12 +501,12 @@ class lost_broker_with_hostile_member : public lost_broker {
     holding result;
     result.offer = created.offer;
     result.metadata = created.metadata;
-    auto answer = session.request(wire::open{created.offer.name});
-    const auto* const opened = body_of<wire::opened>(answer);
+    auto reply = session.request(wire::open{created.offer.name});
+    const auto* const opened = body_of<wire::opened>(reply);
     EXPECT_TRUE(opened != nullptr && opened->receipt);
     result.offer.receipt = opened->receipt;
     result.offer.creator_uid = opened->segment.creator_uid;
-    result.chunk = std::move(answer.descriptors.at(0));
+    result.chunk = std::move(reply.descriptors.at(0));
     return result;
   }
   std::optional<errc> attach(raw_session& session, const holding& what) {
@@ -531,36 +531,36 @@ TEST_F(lost_broker_with_hostile_member, believes_nobody_without_a_valid_receipt)
   lose();
 
   auto session = greeted();
-  const auto answer_to = [&](const holding& valid,
-                             const std::function<void(wire::reserve&)>& change) {
+  const auto reply_to = [&](const holding& valid,
+                            const std::function<void(wire::reserve&)>& change) {
     wire::reserve offer = valid.offer;
     change(offer);
     return failure_of(session.request(offer));
   };
   for (const holding* const valid : {&created, &opened}) {
-    EXPECT_EQ(answer_to(*valid, [](auto& o) { o.receipt.reset(); }), errc::permission_denied);
+    EXPECT_EQ(reply_to(*valid, [](auto& o) { o.receipt.reset(); }), errc::permission_denied);
     for (std::size_t i = 0; i != created.offer.receipt->size(); ++i) {
-      EXPECT_EQ(answer_to(*valid, [&](auto& o) { o.receipt->at(i) ^= std::byte{1}; }),
+      EXPECT_EQ(reply_to(*valid, [&](auto& o) { o.receipt->at(i) ^= std::byte{1}; }),
                 errc::permission_denied);
     }
-    EXPECT_EQ(answer_to(*valid, [](auto& o) { o.name = "v"; }), errc::permission_denied);
-    EXPECT_EQ(answer_to(*valid, [](auto& o) { ++o.generation; }), errc::permission_denied);
-    EXPECT_EQ(answer_to(*valid, [&](auto& o) { o.receipt = another.offer.receipt; }),
+    EXPECT_EQ(reply_to(*valid, [](auto& o) { o.name = "v"; }), errc::permission_denied);
+    EXPECT_EQ(reply_to(*valid, [](auto& o) { ++o.generation; }), errc::permission_denied);
+    EXPECT_EQ(reply_to(*valid, [&](auto& o) { o.receipt = another.offer.receipt; }),
               errc::permission_denied);
     // Facts that the receipt does not cover, but the list of segments does.
-    EXPECT_EQ(answer_to(*valid, [](auto& o) { o.size_bytes -= 1; }), errc::gone_or_replaced);
-    EXPECT_EQ(answer_to(*valid,
-                        [](auto& o) {
-                          o.allocated_bytes += 4'096;
-                          o.chunk_count += 1;
-                        }),
+    EXPECT_EQ(reply_to(*valid, [](auto& o) { o.size_bytes -= 1; }), errc::gone_or_replaced);
+    EXPECT_EQ(reply_to(*valid,
+                       [](auto& o) {
+                         o.allocated_bytes += 4'096;
+                         o.chunk_count += 1;
+                       }),
               errc::gone_or_replaced);
-    EXPECT_EQ(answer_to(*valid, [](auto& o) { o.lifetime = gpushm::lifetime::leased; }),
+    EXPECT_EQ(reply_to(*valid, [](auto& o) { o.lifetime = gpushm::lifetime::leased; }),
               errc::gone_or_replaced);
-    EXPECT_EQ(answer_to(*valid, [](auto& o) { o.offset_bytes = 8; }), errc::gone_or_replaced);
+    EXPECT_EQ(reply_to(*valid, [](auto& o) { o.offset_bytes = 8; }), errc::gone_or_replaced);
   }
-  EXPECT_EQ(answer_to(opened, [](auto& o) { o.creator_uid += 1; }), errc::gone_or_replaced);
-  EXPECT_EQ(answer_to(opened_leased, [](auto& /*o*/) {}), errc::permission_denied)
+  EXPECT_EQ(reply_to(opened, [](auto& o) { o.creator_uid += 1; }), errc::gone_or_replaced);
+  EXPECT_EQ(reply_to(opened_leased, [](auto& /*o*/) {}), errc::permission_denied)
       << "a reader hands back leased memory";
   EXPECT_TRUE(connect().list().empty()) << "something of that was accepted";
 

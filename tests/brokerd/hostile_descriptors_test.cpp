@@ -204,9 +204,9 @@ class hostile_descriptors
            std::get<carrier>(GetParam()) == carrier::hello;
   }
 
-  [[nodiscard]] static bool is_lost(const gpushm_testing::raw_answer& answer) {
+  [[nodiscard]] static bool is_lost(const gpushm_testing::raw_reply& reply) {
     return std::get<carrier>(GetParam()) == carrier::hello &&
-           std::get<replaced>(GetParam()) == replaced::broker && answer.closed;
+           std::get<replaced>(GetParam()) == replaced::broker && reply.closed;
   }
 
   void replace_worker() {
@@ -281,15 +281,15 @@ TEST_P(hostile_descriptors, hurt_no_one_else) {
         gpushm::base::signal_process(first, SIGCONT);
         break;
     }
-    const auto answer = member.receive(gpushm_testing::scaled_timeout(20s));
+    const auto reply = member.receive(gpushm_testing::scaled_timeout(20s));
     if (is_accepted()) {
-      EXPECT_TRUE(answer.closed || gpushm_testing::body_of<wire::welcome>(answer) != nullptr);
+      EXPECT_TRUE(reply.closed || gpushm_testing::body_of<wire::welcome>(reply) != nullptr);
     } else {
-      EXPECT_TRUE(answer.closed || gpushm_testing::failure_of(answer)) << "it has no answer";
+      EXPECT_TRUE(reply.closed || gpushm_testing::failure_of(reply)) << "it has no answer";
     }
     // A packet that has not been received ends with its connection, which a successor does not have
     // if the broker had accepted it, and not recorded it, when it died.
-    EXPECT_TRUE(eventually([&] { return sent->is_met() || is_lost(answer); }, 20s))
+    EXPECT_TRUE(eventually([&] { return sent->is_met() || is_lost(reply); }, 20s))
         << "it has not closed it";
     expect_service(sent->blocks());
     if (std::get<replaced>(GetParam()) == replaced::both) {

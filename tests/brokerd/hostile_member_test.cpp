@@ -348,7 +348,7 @@ TEST_F(brokerd_with_hostile_member, leaves_no_subscriber_without_its_event) {
 }
 
 /// More changes than may be left when a request is received.
-TEST_F(brokerd_with_hostile_member, answers_all_requests_while_events_are_left) {
+TEST_F(brokerd_with_hostile_member, replies_to_all_requests_while_events_are_left) {
   constexpr int subscribers = 20;
   constexpr int subscriptions = 64;
   std::list<gpushm_testing::raw_session> silent;
@@ -480,12 +480,12 @@ TEST_F(brokerd_killed_in_steps, names_what_it_does_when_it_dies) {
     }
   };
   kill_in(step_kind::open_rest, 1, 60'000, 2);
-  std::set<std::uint32_t> answered;
+  std::set<std::uint32_t> replied;
   for (std::uint32_t i = 0; i != names; ++i) {
-    const auto answer = hostile_->receive(20s);
-    const auto* const waits = gpushm_testing::body_of<gpushm::wire::waiting>(answer);
+    const auto reply = hostile_->receive(20s);
+    const auto* const waits = gpushm_testing::body_of<gpushm::wire::waiting>(reply);
     ASSERT_NE(waits, nullptr);
-    EXPECT_TRUE(answered.insert(waits->index).second) << "name " << waits->index << " twice";
+    EXPECT_TRUE(replied.insert(waits->index).second) << "name " << waits->index << " twice";
   }
   hostile_.reset();
   EXPECT_TRUE(eventually(is_leased, 20s));
@@ -833,8 +833,8 @@ TEST_F(brokerd_with_hostile_member, takes_no_descriptors_that_its_requests_do_no
       wire::attach{grant->generation, 1, sizes},       // not the next chunks
       wire::attach{grant->generation + 1, 0, sizes}};  // not reserved
   for (const wire::body& each : requests) {
-    const auto answer = member.request(each, many);
-    EXPECT_TRUE(gpushm_testing::failure_of(answer)) << answer.closed;
+    const auto reply = member.request(each, many);
+    EXPECT_TRUE(gpushm_testing::failure_of(reply)) << reply.closed;
   }
   EXPECT_LT(number_of_next("second"), first + 10) << "they were given to the keeper";
 }

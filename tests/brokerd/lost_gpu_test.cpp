@@ -48,8 +48,8 @@ class lost_gpu : public testing::Test {
   }
   static std::string does(child& of, const std::string& command) {
     of.write(command + "\n");
-    const std::string answer = of.wait_for_line("ok.*|failed.*", 60s);
-    return answer.substr(0, 3) == "ok " ? answer.substr(3) : answer;
+    const std::string reply = of.wait_for_line("ok.*|failed.*", 60s);
+    return reply.substr(0, 3) == "ok " ? reply.substr(3) : reply;
   }
   static bool becomes(child& of, const std::string& name, const std::string& state) {
     return eventually([&] { return does(of, "state " + name) == state; }, 60s);

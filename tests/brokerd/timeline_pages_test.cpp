@@ -107,12 +107,12 @@ class timeline_pages : public testing::Test {
   own_page make(raw_session& session, const std::string& name) {
     own_page result;
     result.offer = page_offer(name);
-    auto answer = session.request(result.offer);
-    const auto* const reserved = body_of<wire::reserved>(answer);
-    EXPECT_TRUE(reserved != nullptr && answer.descriptors.size() == 1);
+    auto reply = session.request(result.offer);
+    const auto* const reserved = body_of<wire::reserved>(reply);
+    EXPECT_TRUE(reserved != nullptr && reply.descriptors.size() == 1);
     result.offer.generation = reserved->generation;
     result.offer.receipt = reserved->receipt;
-    result.file = std::move(answer.descriptors.at(0));
+    result.file = std::move(reply.descriptors.at(0));
     sync::fill_signal_page(result.file.get(), sync::signal_page_bytes);
     result.memory = std::make_unique<mapped_page>(result.file.get(), PROT_READ | PROT_WRITE);
     EXPECT_TRUE(result.memory->is_mapped());
@@ -123,13 +123,13 @@ class timeline_pages : public testing::Test {
   unique_fd open(raw_session& session,
                  const std::string& name,
                  std::optional<wire::receipt>* receipt = nullptr) {
-    auto answer = session.request(wire::open{name});
-    const auto* const opened = body_of<wire::opened>(answer);
-    EXPECT_TRUE(opened != nullptr && answer.descriptors.size() == 1);
+    auto reply = session.request(wire::open{name});
+    const auto* const opened = body_of<wire::opened>(reply);
+    EXPECT_TRUE(opened != nullptr && reply.descriptors.size() == 1);
     if (receipt != nullptr) {
       *receipt = opened->receipt;
     }
-    return std::move(answer.descriptors.at(0));
+    return std::move(reply.descriptors.at(0));
   }
   void lose() {
     broker_.reset();  // kills its process group
@@ -254,10 +254,10 @@ TEST_F(timeline_pages, have_no_memory_of_the_broker) {
   auto signaler = greeted();
   wire::reserve offer = page_offer("page");
   offer.size_bytes = offer.allocated_bytes = sync::max_signal_page_bytes;
-  auto answer = signaler.request(offer);
-  const auto* const reserved = body_of<wire::reserved>(answer);
-  ASSERT_TRUE(reserved != nullptr && answer.descriptors.size() == 1);
-  const unique_fd file = std::move(answer.descriptors.at(0));
+  auto reply = signaler.request(offer);
+  const auto* const reserved = body_of<wire::reserved>(reply);
+  ASSERT_TRUE(reserved != nullptr && reply.descriptors.size() == 1);
+  const unique_fd file = std::move(reply.descriptors.at(0));
   EXPECT_EQ(allocated_bytes(file.get()), 0U);
   ASSERT_TRUE(body_of<wire::done>(signaler.request(wire::publish{reserved->generation, {}})));
   auto reader = greeted();
@@ -320,9 +320,9 @@ TEST_F(timeline_pages, are_handed_back_after_a_loss) {
   writer.signal(11);
   lose();
   auto again = greeted();
-  auto answer = again.request(own.offer);
-  ASSERT_TRUE(body_of<wire::reserved>(answer));
-  EXPECT_TRUE(answer.descriptors.empty()) << "another page";
+  auto reply = again.request(own.offer);
+  ASSERT_TRUE(body_of<wire::reserved>(reply));
+  EXPECT_TRUE(reply.descriptors.empty()) << "another page";
   const unique_fd forged = gpushm_testing::make_chunk(sync::signal_page_bytes);
   EXPECT_EQ(attach(again, own, forged.get()), errc::wrong_descriptor_kind)
       << "not made by a broker";
@@ -455,8 +455,8 @@ wire::reserve timeline_offer(const std::string& name) {
 TEST_F(timeline_pages, names_of_timelines_end_with_their_creator) {
   start();
   auto creator = greeted();
-  const auto answer = creator.request(timeline_offer("t"));
-  const auto* const reserved = body_of<wire::reserved>(answer);
+  const auto reply = creator.request(timeline_offer("t"));
+  const auto* const reserved = body_of<wire::reserved>(reply);
   ASSERT_NE(reserved, nullptr);
   ASSERT_TRUE(body_of<wire::done>(creator.request(wire::publish{reserved->generation, {}})));
   auto reader = greeted();
@@ -476,9 +476,9 @@ TEST_F(timeline_pages, clients_of_earlier_versions_do_not_see_them) {
   start();
   auto creator = greeted();
   make(creator, "page");
-  const auto answer = creator.request(timeline_offer("t"));
+  const auto reply = creator.request(timeline_offer("t"));
   ASSERT_TRUE(body_of<wire::done>(
-      creator.request(wire::publish{body_of<wire::reserved>(answer)->generation, {}})));
+      creator.request(wire::publish{body_of<wire::reserved>(reply)->generation, {}})));
   raw_session old(socket_);
   wire::hello hello;
   hello.takes_tables = true;

@@ -219,8 +219,8 @@ class replay {
     return result;
   }
   void attach_to(consumer& who, std::size_t c, std::uint64_t start) {
-    const auto answered = now().view().start_of(c + 1);
-    require(answered == start, "it starts at another item");
+    const auto replied = now().view().start_of(c + 1);
+    require(replied == start, "it starts at another item");
     const std::uint64_t bytes = shape_.slots * shape_.slot_stride;
     require(!now().view().within(shape_.segment, bytes - 1), "the slots do not fit");
     who.table.attach(

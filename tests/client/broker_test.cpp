@@ -263,7 +263,7 @@ TEST_F(sharing, stopped_open_many_returns_found_names) {
 }
 
 // In either order, an open gets a segment or is cancelled, and no lease is left.
-TEST_F(sharing, stop_racing_answer_leaves_no_lease) {
+TEST_F(sharing, stop_racing_reply_leaves_no_lease) {
   client producer = connect();
   client user = connect();
   int opened = 0;

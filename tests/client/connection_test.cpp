@@ -250,12 +250,12 @@ TEST_F(connected, reason_of_end_is_in_errors_and_log) {
   EXPECT_TRUE(eventually(has_line, 10s));
 }
 
-TEST(connecting, continues_after_connections_that_are_closed_without_an_answer) {
+TEST(connecting, continues_after_connections_that_are_closed_without_a_reply) {
   scripted_broker broker({}, false, 3);
   EXPECT_EQ(client::connect({.socket_path = broker.socket_path()}).broker().domain, "scripted");
 }
 
-TEST(connecting, ends_if_each_connection_is_closed_without_an_answer) {
+TEST(connecting, ends_if_each_connection_is_closed_without_a_reply) {
   scripted_broker broker({}, false, 1'000'000);
   try {
     static_cast<void>(client::connect({.socket_path = broker.socket_path(), .request_limit = 1s}));
@@ -375,22 +375,22 @@ TEST_F(connected, threads_during_reconnect_wait_until_their_own_deadlines) {
   broker_.reset();
   constexpr int others = 4;
   std::atomic<int> timed_out{0};
-  std::atomic<int> answered{0};
+  std::atomic<int> replied{0};
   std::vector<std::jthread> requesting;
   for (int i = 0; i < 1 + others; ++i) {
     requesting.emplace_back([&] {
       const auto code = list_with(all);
       EXPECT_TRUE(!code || code == errc::timed_out);
-      ++(code ? timed_out : answered);
+      ++(code ? timed_out : replied);
     });
   }
   EXPECT_TRUE(eventually([&] { return timed_out == others; }, 10s))
       << timed_out << " threads did not wait for the connecting thread's deadline";
-  EXPECT_EQ(answered, 0);
+  EXPECT_EQ(replied, 0);
   broker_.emplace(broker::start({.socket_path = path_}));
   requesting.clear();
   EXPECT_EQ(timed_out, others);
-  EXPECT_EQ(answered, 1);
+  EXPECT_EQ(replied, 1);
   EXPECT_EQ(list_with(all), std::nullopt);
 }
 
@@ -415,8 +415,8 @@ TEST_F(connected, log_sink_may_use_the_same_connection) {
   ::alarm(120);  // instead of a deadlock
   const auto exporter = connect();
   const auto importer = connect();
-  exporter->worker().answer_for(publish_bound(*exporter, "bound"),
-                                []() -> bool { throw std::runtime_error("this answer failed"); });
+  exporter->worker().reply_for(publish_bound(*exporter, "bound"),
+                               []() -> bool { throw std::runtime_error("this answer failed"); });
   std::promise<std::size_t> listed;
   set_log_sink([&](log_level, std::string_view text) {
     if (text == "this answer failed") {
@@ -450,12 +450,12 @@ TEST_P(confirmations, of_many_concurrent_opens_all_arrive) {
   const auto exporter = connect();
   const auto shared = publish_bound(*exporter, "kv");
   std::once_flag stalled;
-  exporter->worker().answer_for(shared, [&] {
+  exporter->worker().reply_for(shared, [&] {
     std::call_once(stalled, [] { std::this_thread::sleep_for(50ms); });
     return true;
   });
   std::vector<std::shared_ptr<connection>> importers;
-  std::vector<std::future<std::vector<answer>>> calls;
+  std::vector<std::future<std::vector<reply>>> calls;
   for (std::size_t i = 0; i < GetParam().importers; ++i) {
     importers.push_back(connect());
   }
@@ -468,15 +468,15 @@ TEST_P(confirmations, of_many_concurrent_opens_all_arrive) {
     }));
   }
   std::size_t opened = 0;
-  std::size_t answered = 0;
+  std::size_t replied = 0;
   for (auto& call : calls) {
-    for (const answer& got : call.get()) {
-      ++answered;
+    for (const reply& got : call.get()) {
+      ++replied;
       opened += std::holds_alternative<wire::opened>(got.body) ? 1U : 0U;
     }
   }
-  EXPECT_EQ(answered, GetParam().importers * GetParam().names);
-  EXPECT_EQ(opened, answered);
+  EXPECT_EQ(replied, GetParam().importers * GetParam().names);
+  EXPECT_EQ(opened, replied);
   // It still answers.
   const auto begin = std::chrono::steady_clock::now();
   static_cast<void>(
@@ -494,7 +494,7 @@ TEST(pending_offers, wait_until_settled) {
   const open_options options;
   auto first = std::make_unique<offers>(options);
   offers second(options);
-  const auto nonsense = [] { return answer{wire::waiting{0, wire::segment{}, {}, {}}}; };
+  const auto nonsense = [] { return reply{wire::waiting{0, wire::segment{}, {}, {}}}; };
   first->map(nonsense(), "kv");
   EXPECT_FALSE(offers::wait_for_others(soon())) << "not settled in time";
   auto waits =
@@ -508,9 +508,9 @@ TEST(pending_offers, wait_until_settled) {
 }
 
 /// Replies of a worker to lists of questions.
-class answering : public testing::Test {
+class replying : public testing::Test {
  protected:
-  answering()
+  replying()
       : worker_([this](wire::confirmed replies) {
           const std::lock_guard lock(mutex_);
           replies_.push_back(std::move(replies));
@@ -533,10 +533,10 @@ class answering : public testing::Test {
   lease_worker worker_;
 };
 
-TEST_F(answering, one_list_per_list_and_one_check_per_memory) {
+TEST_F(replying, one_list_per_list_and_one_check_per_memory) {
   std::atomic<int> asked{0};
-  worker_.answer_for(7, [&] { return ++asked != 0; });
-  worker_.answer_for(8, [] { return false; });
+  worker_.reply_for(7, [&] { return ++asked != 0; });
+  worker_.reply_for(8, [] { return false; });
   worker_.confirm({{1, 2, 3, 4}, {7, 8, 7, 9}});
   ASSERT_TRUE(has_replied(1));
   using enum wire::verdict;
@@ -548,22 +548,22 @@ TEST_F(answering, one_list_per_list_and_one_check_per_memory) {
   EXPECT_EQ(asked, 2) << "it may have changed since";
 }
 
-TEST_F(answering, does_not_wait_for_a_slow_driver) {
-  worker_.answer_for(7, [] { return true; });
-  worker_.answer_for(8, [] {
+TEST_F(replying, does_not_wait_for_a_slow_driver) {
+  worker_.reply_for(7, [] { return true; });
+  worker_.reply_for(8, [] {
     std::this_thread::sleep_for(20ms);
     return true;
   });
-  worker_.answer_for(9, [] { return true; });
+  worker_.reply_for(9, [] { return true; });
   worker_.confirm({{1, 2, 3}, {7, 8, 9}});
   ASSERT_TRUE(has_replied(2));
   EXPECT_EQ(replies()[0].questions, (std::vector<std::uint64_t>{1, 2}));
   EXPECT_EQ(replies()[1].questions, std::vector<std::uint64_t>{3});
 }
 
-TEST_F(answering, queue_is_bounded_in_whole_lists) {
+TEST_F(replying, queue_is_bounded_in_whole_lists) {
   std::promise<void> go;
-  worker_.answer_for(1, [busy = go.get_future().share()] {
+  worker_.reply_for(1, [busy = go.get_future().share()] {
     busy.wait();
     return true;
   });
@@ -575,15 +575,15 @@ TEST_F(answering, queue_is_bounded_in_whole_lists) {
   go.set_value();
   const auto taken = lease_worker::max_questions / wire::max_batch;
   // On a busy machine, a list may be answered in parts.
-  const auto answers = [&] {
+  const auto replies = [&] {
     std::size_t sum = 0;
     for (const auto& each : replies()) {
       sum += each.questions.size();
     }
     return sum;
   };
-  EXPECT_TRUE(eventually([&] { return answers() >= taken * wire::max_batch; }, 20s));
-  EXPECT_LE(answers(), lease_worker::max_questions + 1);
+  EXPECT_TRUE(eventually([&] { return replies() >= taken * wire::max_batch; }, 20s));
+  EXPECT_LE(replies(), lease_worker::max_questions + 1);
 }
 
 /// Mappings that the driver takes 100 ms each to unmap.
@@ -604,7 +604,7 @@ TEST_F(connected, exporter_confirms_while_mappings_end) {
   const auto importer = connect();
   slow_listener listener;
   exporter->worker().set_listener(&listener);
-  exporter->worker().answer_for(publish_bound(*exporter, "kv"), [] { return true; });
+  exporter->worker().reply_for(publish_bound(*exporter, "kv"), [] { return true; });
   const auto doomed = publish_bound(*exporter, "doomed");
   static_cast<void>(
       importer->request(wire::remove{"doomed", doomed}, {"rm", "doomed"}, deadline_after(20s)));
@@ -633,7 +633,7 @@ std::uint64_t sleeps_of_threads() {
 TEST_F(connected, thread_sleeps_while_a_caller_waits) {
   const auto client = connect();
   auto waiting = std::async(std::launch::async, [&] {
-    const answer got =
+    const reply got =
         client->open(wire::open{"late", 0, 1500}, {"open", "late"}, deadline_after(20s));
     EXPECT_TRUE(std::holds_alternative<wire::failure>(got.body));
   });

@@ -64,9 +64,9 @@ class import_cache_parts : public testing::Test {
     segment created = producer_->create(
         name, {.size_bytes = 4096, .device = "host", .lifetime = lifetime::persistent});
     created.publish();
-    const auto answer = connection_->request(
+    const auto reply = connection_->request(
         wire::stat{name}, {"stat", name}, std::chrono::steady_clock::now() + 10s);
-    wire::segment info = std::get<wire::listing>(answer.body).segments.at(0);
+    wire::segment info = std::get<wire::listing>(reply.body).segments.at(0);
     if (!home.empty()) {
       info.device = {device_kind::gpu, home, "0000:18:00.0", 0};
     }

@@ -33,14 +33,14 @@ class model {
  public:
   explicit model(unsigned seed) : random_(seed) {}
 
-  std::vector<scripted_broker::reply> answer(const wire::message& asked) {
+  std::vector<scripted_broker::reply> reply(const wire::message& asked) {
     std::vector<scripted_broker::reply> out;
     const std::lock_guard lock(mutex_);
     if (const auto* one = std::get_if<wire::open>(&asked.body)) {
-      answer_name(asked.id, 0, one->name, out);
+      reply_name(asked.id, 0, one->name, out);
     } else if (const auto* many = std::get_if<wire::open_many>(&asked.body)) {
       for (std::uint32_t i = 0; i < many->names.size(); ++i) {
-        answer_name(asked.id, i, many->names[i], out);
+        reply_name(asked.id, i, many->names[i], out);
       }
     } else if (const auto* back = std::get_if<wire::release>(&asked.body)) {
       released_ += back->count;
@@ -71,7 +71,7 @@ class model {
   }
 
   /// Only answers from now on.
-  void only_answer() { quiet_ = true; }
+  void only_reply() { quiet_ = true; }
   [[nodiscard]] std::uint64_t granted() const { return granted_; }
   [[nodiscard]] std::uint64_t released() const { return released_; }
   [[nodiscard]] std::uint64_t offered() const { return offered_; }
@@ -95,10 +95,10 @@ class model {
     return found;
   }
 
-  void answer_name(std::uint64_t id,
-                   std::uint32_t index,
-                   const std::string& name,
-                   std::vector<scripted_broker::reply>& out) {
+  void reply_name(std::uint64_t id,
+                  std::uint32_t index,
+                  const std::string& name,
+                  std::vector<scripted_broker::reply>& out) {
     wire::body result = outcome(index, name);
     if (chance(2)) {
       out.push_back({{id, std::move(result)}});
@@ -153,15 +153,15 @@ class model {
 
 class lanes : public testing::TestWithParam<unsigned> {};
 
-TEST_P(lanes, every_request_answered_and_every_lease_released) {
+TEST_P(lanes, every_request_has_a_reply_and_every_lease_is_released) {
   model broker(GetParam());
-  scripted_broker served([&](const wire::message& asked) { return broker.answer(asked); }, true);
+  scripted_broker served([&](const wire::message& asked) { return broker.reply(asked); }, true);
   const auto client = connection::establish(served.socket_path(), scaled_timeout(10s));
-  client->worker().answer_for(2, [] { return true; });
-  client->worker().answer_for(0, [] { return true; });
+  client->worker().reply_for(2, [] { return true; });
+  client->worker().reply_for(0, [] { return true; });
   std::atomic<std::uint64_t> kept{0};
   std::atomic<std::uint64_t> offers{0};
-  const auto take_offer = [&](const answer& offer) {
+  const auto take_offer = [&](const reply& offer) {
     EXPECT_EQ(std::get<wire::waiting>(offer.body).segment->generation, 7U);
     ++offers;
   };
@@ -178,7 +178,7 @@ TEST_P(lanes, every_request_answered_and_every_lease_released) {
     for (unsigned thread = 0; thread < 4; ++thread) {
       all.emplace_back([&, thread] {
         std::mt19937 random(GetParam() * 4 + thread);
-        const auto check = [&](answer got, const std::string& name) {
+        const auto check = [&](reply got, const std::string& name) {
           const bool refused = std::holds_alternative<wire::failure>(got.body);
           EXPECT_EQ(refused, name.starts_with('f')) << name;
           if (!refused) {
@@ -205,7 +205,7 @@ TEST_P(lanes, every_request_answered_and_every_lease_released) {
         const auto take_one = [&] {
           const auto [number, pending] = std::move(asked.front());
           asked.pop_front();
-          const answer got = pending->get({"open", {}}, deadline_after(20s));
+          const reply got = pending->get({"open", {}}, deadline_after(20s));
           EXPECT_EQ(got.body, wire::body(wire::chunks{thread, number, {}}));
         };
         for (std::uint32_t i = 0; i < 100; ++i) {
@@ -224,7 +224,7 @@ TEST_P(lanes, every_request_answered_and_every_lease_released) {
           wire::open_many wanted{{some_name(), some_name(), some_name()}, 0, 0};
           const auto names = wanted.names;
           std::set<std::uint32_t> seen;
-          for (answer& got : client->open_many(
+          for (reply& got : client->open_many(
                    std::move(wanted), {"open", {}}, deadline_after(20s), {}, take_offer)) {
             const auto* refused = std::get_if<wire::failure>(&got.body);
             const std::uint32_t index =
@@ -240,7 +240,7 @@ TEST_P(lanes, every_request_answered_and_every_lease_released) {
   over = true;
   keep_requesting.join();
   EXPECT_EQ(offers, broker.offered());
-  broker.only_answer();
+  broker.only_reply();
   static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
   EXPECT_TRUE(eventually([&] { return broker.granted() == broker.released() + kept; }, 20s))
       << broker.granted() << " granted, " << broker.released() << " released, " << kept << " kept";
@@ -252,20 +252,20 @@ INSTANTIATE_TEST_SUITE_P(seeds, lanes, testing::Range(1U, 21U));
 class late_granter {
  public:
   explicit late_granter(std::chrono::milliseconds late)
-      : broker_([this, late](const wire::message& what) { return answer(what, late); }, true) {}
+      : broker_([this, late](const wire::message& what) { return reply(what, late); }, true) {}
 
   [[nodiscard]] const std::string& socket_path() const noexcept { return broker_.socket_path(); }
   [[nodiscard]] std::uint64_t released() const { return released_; }
 
  private:
-  std::vector<scripted_broker::reply> answer(const wire::message& what,
-                                             std::chrono::milliseconds late) {
+  std::vector<scripted_broker::reply> reply(const wire::message& what,
+                                            std::chrono::milliseconds late) {
     std::vector<scripted_broker::reply> replies;
     if (const auto* back = std::get_if<wire::release>(&what.body)) {
       released_ += back->count;
       return replies;
     }
-    if (!std::exchange(answered_, true)) {
+    if (!std::exchange(replied_, true)) {
       std::this_thread::sleep_for(late);
     }
     wire::opened found;
@@ -275,7 +275,7 @@ class late_granter {
   }
 
   std::atomic<std::uint64_t> released_{0};
-  bool answered_ = false;
+  bool replied_ = false;
   scripted_broker broker_;
 };
 

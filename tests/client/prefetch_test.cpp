@@ -449,12 +449,12 @@ wire::segment listed(const std::string& name, gpushm::generation generation) {
   return what;
 }
 
-/// Prefetches from a broker that lists "a" and "b", and answers opens with `answer`.
+/// Prefetches from a broker that lists "a" and "b", and answers opens with `reply`.
 std::pair<std::optional<errc>, std::size_t> prefetched_from(
-    const std::function<std::vector<scripted_broker::reply>(const wire::message&)>& answer) {
+    const std::function<std::vector<scripted_broker::reply>(const wire::message&)>& reply) {
   scripted_broker broker([&](const wire::message& asked) {
     if (std::holds_alternative<wire::open_many>(asked.body)) {
-      return answer(asked);
+      return reply(asked);
     }
     std::vector<scripted_broker::reply> replies;
     replies.push_back({{asked.id, wire::listing{{listed("a", 5), listed("b", 6)}, false}}});

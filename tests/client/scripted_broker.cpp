@@ -78,8 +78,8 @@ unique_fd scripted_broker::sealed_file(std::size_t bytes) {
   return file;
 }
 
-scripted_broker::scripted_broker(script answers, bool reports_releases, int closed)
-    : answers_(std::move(answers)),
+scripted_broker::scripted_broker(script replies, bool reports_releases, int closed)
+    : replies_(std::move(replies)),
       reports_releases_(reports_releases),
       closed_(closed),
       listener_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)),
@@ -142,7 +142,7 @@ void scripted_broker::talk_to(int socket) {
     } else if (!std::holds_alternative<wire::bye>(message->body) &&
                (reports_releases_ || !std::holds_alternative<wire::release>(message->body)) &&
                !std::holds_alternative<wire::report>(message->body)) {
-      replies = answers_(*message);
+      replies = replies_(*message);
     }
     for (const reply& each : replies) {
       const bool is_late = each.late || std::holds_alternative<wire::event>(each.message.body) ||

@@ -29,7 +29,7 @@ class scripted_broker {
   using script = std::function<std::vector<reply>(const gpushm::wire::message&)>;
 
   /// Closes the first `closed` connections without an answer.
-  explicit scripted_broker(script answers, bool reports_releases = false, int closed = 0);
+  explicit scripted_broker(script replies, bool reports_releases = false, int closed = 0);
   scripted_broker(const scripted_broker&) = delete;
   scripted_broker& operator=(const scripted_broker&) = delete;
   ~scripted_broker();
@@ -51,7 +51,7 @@ class scripted_broker {
 
   gpushm_testing::temp_dir directory_;
   std::string socket_path_ = directory_ / "socket";
-  script answers_;
+  script replies_;
   bool reports_releases_;
   int closed_;
   gpushm::base::unique_fd table_;

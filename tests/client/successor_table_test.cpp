@@ -160,16 +160,16 @@ TEST(successor_table, that_cannot_be_used_ends_the_connection) {
 /// The successor may have removed it before this client has the table that shows this.
 TEST(successor_table, is_awaited_before_the_cache_is_used) {
   const std::uint64_t page = base::host_page_bytes();
-  wire::opened answer;
-  answer.segment.name = "w";
-  answer.segment.generation = 5;
-  answer.segment.slot = 5;
-  answer.segment.size_bytes = page;
-  answer.segment.allocated_bytes = page;
-  answer.segment.chunk_count = 1;
-  answer.segment.published = true;
-  answer.segment.lifetime = lifetime::persistent;
-  answer.chunk_bytes = {page};
+  wire::opened reply;
+  reply.segment.name = "w";
+  reply.segment.generation = 5;
+  reply.segment.slot = 5;
+  reply.segment.size_bytes = page;
+  reply.segment.allocated_bytes = page;
+  reply.segment.chunk_count = 1;
+  reply.segment.published = true;
+  reply.segment.lifetime = lifetime::persistent;
+  reply.chunk_bytes = {page};
   std::atomic<int> opens = 0;
   std::atomic<bool> has_successor = false;
   scripted_broker broker([&](const wire::message& asked) {
@@ -178,7 +178,7 @@ TEST(successor_table, is_awaited_before_the_cache_is_used) {
     if (has_successor) {
       replies.push_back(continued_with(only(scripted_broker::state_table())));
     }
-    scripted_broker::reply opened{{asked.id, answer}};
+    scripted_broker::reply opened{{asked.id, reply}};
     opened.descriptors.push_back(scripted_broker::sealed_file(page));
     replies.push_back(std::move(opened));
     return replies;

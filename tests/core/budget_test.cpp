@@ -435,7 +435,7 @@ class core_share : public testing::Test {
   std::uint64_t request_ = 0;
 };
 
-TEST_F(core_share, unanswered_questions_to_an_exporter_are_limited) {
+TEST_F(core_share, open_questions_to_an_exporter_are_limited) {
   const session_id exporter = join(1);
   reservation legacy = host_segment("w");
   legacy.backend = backend::cuda_ipc;
@@ -454,7 +454,7 @@ TEST_F(core_share, unanswered_questions_to_an_exporter_are_limited) {
   while (domain_.next_deadline()) {
     domain_.at(at_ms(60'000)).tick();
   }
-  EXPECT_EQ(seen_.answers().size(), 640U);
+  EXPECT_EQ(seen_.replies().size(), 640U);
   open(importer, "w");
   EXPECT_EQ(seen_.questions().size(), most);
   // Each answer, even a late one, makes room for a question.
@@ -463,7 +463,7 @@ TEST_F(core_share, unanswered_questions_to_an_exporter_are_limited) {
     domain_.send_questions(exporter);
   }
   EXPECT_EQ(seen_.questions().size(), most + 1);
-  EXPECT_EQ(seen_.answers().back().generation, created);
+  EXPECT_EQ(seen_.replies().back().generation, created);
   expect_nothing_left();
 }
 
@@ -521,7 +521,7 @@ TEST_F(core_share, end_of_leases_limits_events_per_turn) {
   expect_nothing_left();
 }
 
-TEST_F(core_share, many_opens_of_one_name_are_answered_in_turns) {
+TEST_F(core_share, many_opens_of_one_name_get_replies_in_turns) {
   std::vector<session_id> waiters;
   for (int i = 0; i < 20; ++i) {
     waiters.push_back(join(static_cast<std::uint32_t>(10 + i)));
@@ -534,14 +534,14 @@ TEST_F(core_share, many_opens_of_one_name_are_answered_in_turns) {
   const session_id creator = join(1);
   const auto created = make(creator, "w", lifetime::persistent);
   EXPECT_GT(domain_.waiting_count(), 1'000U);
-  EXPECT_FALSE(seen_.answers().empty());
+  EXPECT_FALSE(seen_.replies().empty());
   seen_.settle();
   while (domain_.work()) {
     seen_.settle();
   }
   EXPECT_EQ(domain_.waiting_count(), 0U);
-  EXPECT_EQ(seen_.answers().size(), 2'000U);
-  EXPECT_TRUE(std::all_of(seen_.answers().begin(), seen_.answers().end(), [&](const answer& each) {
+  EXPECT_EQ(seen_.replies().size(), 2'000U);
+  EXPECT_TRUE(std::all_of(seen_.replies().begin(), seen_.replies().end(), [&](const reply& each) {
     return each.generation == created;
   }));
   domain_.remove(creator, "w");
@@ -555,19 +555,19 @@ TEST_F(core_share, waiting_opens_do_not_get_a_removed_segment) {
   }
   const session_id creator = join(1);
   make(creator, "w");
-  const std::size_t answered = seen_.answers().size();
+  const std::size_t replied = seen_.replies().size();
   domain_.remove(creator, "w");
   seen_.settle();
   while (domain_.work()) {
     seen_.settle();
   }
-  EXPECT_EQ(seen_.answers().size(), answered);
-  EXPECT_EQ(domain_.waiting_count(), 1'000U - answered);
+  EXPECT_EQ(seen_.replies().size(), replied);
+  EXPECT_EQ(domain_.waiting_count(), 1'000U - replied);
   domain_.at(at_ms(2'000'000)).tick();
   while (domain_.next_deadline()) {
     domain_.at(at_ms(2'000'000)).tick();
   }
-  EXPECT_EQ(seen_.answers().size(), 1'000U);
+  EXPECT_EQ(seen_.replies().size(), 1'000U);
   expect_nothing_left();
 }
 

@@ -120,7 +120,7 @@ class core_deadlines : public testing::Test {
     while (of.next_deadline() && *of.next_deadline() <= now) {
       of.at(now).tick();
       result.emplace_back();
-      for (const open_answer& each : of.pending().answers) {
+      for (const open_reply& each : of.pending().replies) {
         result.back().push_back(each.request);
       }
       of.pending().clear();
@@ -166,12 +166,12 @@ TEST_F(core_deadlines, what_is_due_fails_in_bounded_turns) {
     ask_at(static_cast<int>(i));
     in_order.push_back(request_);
   }
-  std::vector<std::uint64_t> answered;
+  std::vector<std::uint64_t> replied;
   for (const auto& turn : ticks(domain_, at_ms(5'000))) {
     EXPECT_LE(turn.size(), each_turn);
-    answered.insert(answered.end(), turn.begin(), turn.end());
+    replied.insert(replied.end(), turn.begin(), turn.end());
   }
-  EXPECT_EQ(answered, in_order);
+  EXPECT_EQ(replied, in_order);
   EXPECT_EQ(domain_.waiting_count(), 0U);
 }
 

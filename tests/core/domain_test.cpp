@@ -46,7 +46,7 @@ class domain_test : public testing::Test {
             std::uint64_t expected = 0) {
     domain_.open(session, {++request_, 0, name, expected, deadline});
   }
-  [[nodiscard]] const answer& last() const { return seen_.answers().back(); }
+  [[nodiscard]] const reply& last() const { return seen_.replies().back(); }
   [[nodiscard]] bool holds(session_id session, gpushm::generation generation) const {
     try {
       static_cast<void>(domain_.held(session, generation));
@@ -515,10 +515,10 @@ TEST_F(domain_publish, publish_after_remove_is_refused) {
   EXPECT_EQ(error_of([&] { domain_.publish(1, created, {}); }, &code),
             "the segment was removed before it was published (create it again)");
   EXPECT_EQ(code, errc::segment_removed);
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   EXPECT_TRUE(seen_.notices().empty()) << "no event for an unpublished segment";
   const auto next = make(3, "kv");
-  ASSERT_EQ(seen_.answers().size(), 1U);
+  ASSERT_EQ(seen_.replies().size(), 1U);
   EXPECT_EQ(last().generation, next);
 }
 
@@ -578,7 +578,7 @@ TEST_F(domain_open, size_mismatch_fails_without_a_lease) {
   EXPECT_TRUE(holds(2, created));
 }
 
-TEST_F(domain_open, waiting_opens_are_answered_in_order) {
+TEST_F(domain_open, waiting_opens_get_replies_in_order) {
   open(2, "kv", at_ms(50));
   open(3, "kv", at_ms(20));
   open(2, "other", at_ms(40));
@@ -587,13 +587,13 @@ TEST_F(domain_open, waiting_opens_are_answered_in_order) {
   EXPECT_EQ(domain_.next_deadline(), at_ms(20));
   domain_.at(at_ms(19)).tick();
   const auto created = make(1, "kv");
-  ASSERT_EQ(seen_.answers().size(), 3U);
-  EXPECT_EQ(seen_.answers()[0].session, 2U);
-  EXPECT_EQ(seen_.answers()[0].generation, created);
-  EXPECT_EQ(seen_.answers()[1].session, 3U);
-  EXPECT_EQ(seen_.answers()[1].generation, created);
-  EXPECT_EQ(seen_.answers()[2].session, 5U);
-  EXPECT_EQ(seen_.answers()[2].code, errc::size_mismatch);
+  ASSERT_EQ(seen_.replies().size(), 3U);
+  EXPECT_EQ(seen_.replies()[0].session, 2U);
+  EXPECT_EQ(seen_.replies()[0].generation, created);
+  EXPECT_EQ(seen_.replies()[1].session, 3U);
+  EXPECT_EQ(seen_.replies()[1].generation, created);
+  EXPECT_EQ(seen_.replies()[2].session, 5U);
+  EXPECT_EQ(seen_.replies()[2].code, errc::size_mismatch);
   EXPECT_EQ(domain_.next_deadline(), at_ms(40));
   domain_.at(at_ms(39)).tick();
   EXPECT_EQ(domain_.waiting_count(), 1U);
@@ -614,10 +614,10 @@ TEST_F(domain_open, waiting_open_is_reported_immediately) {
   EXPECT_TRUE(seen_.waits().empty());
   open(2, "kv", at_ms(10));  // answered immediately
   EXPECT_TRUE(seen_.waits().empty());
-  EXPECT_EQ(seen_.answers().size(), 2U);
+  EXPECT_EQ(seen_.replies().size(), 2U);
 }
 
-TEST_F(domain_open, cancelled_open_is_not_answered) {
+TEST_F(domain_open, cancelled_open_gets_no_reply) {
   for (std::uint32_t index = 0; index < 3; ++index) {
     domain_.open(2, {7, index, "kv" + std::to_string(index), 0, at_ms(10)});
   }
@@ -632,23 +632,23 @@ TEST_F(domain_open, cancelled_open_is_not_answered) {
   EXPECT_FALSE(domain_.cancel(77, 7)) << "no such session";
   make(1, "kv0");
   make(1, "kv2");
-  ASSERT_EQ(seen_.answers().size(), 3U);
-  EXPECT_EQ(seen_.answers()[1].request, 8U);
+  ASSERT_EQ(seen_.replies().size(), 3U);
+  EXPECT_EQ(seen_.replies()[1].request, 8U);
   EXPECT_EQ(last().session, 3U);
   EXPECT_FALSE(domain_.cancel(2, 8)) << "already answered";
   domain_.release(2, first, 1);
-  domain_.release(2, seen_.answers()[1].generation, 1);
+  domain_.release(2, seen_.replies()[1].generation, 1);
   domain_.release(3, last().generation, 1);
   expect_nothing_left();
 }
 
-TEST_F(domain_open, open_of_an_ended_session_is_not_answered) {
+TEST_F(domain_open, open_of_an_ended_session_gets_no_reply) {
   open(2, "kv", at_ms(10));
   open(3, "kv", at_ms(10));
   domain_.disconnect(2, false);
   EXPECT_EQ(domain_.waiting_count(), 1U);
   make(1, "kv");
-  ASSERT_EQ(seen_.answers().size(), 1U);
+  ASSERT_EQ(seen_.replies().size(), 1U);
   EXPECT_EQ(last().session, 3U);
   expect_nothing_left();
 }
@@ -659,7 +659,7 @@ TEST_F(domain_open, open_of_a_reserved_name_waits_for_publish) {
   open(2, "kv");
   EXPECT_EQ(last().code, errc::no_such_segment);
   open(2, "kv", at_ms(10));
-  EXPECT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(seen_.replies().size(), 1U);
   domain_.publish(1, created, {});
   EXPECT_EQ(last().generation, created);
 }
@@ -668,7 +668,7 @@ TEST_F(domain_open, open_of_a_removed_name_waits_for_the_next_segment) {
   make(1, "kv");
   domain_.remove(1, "kv");
   open(2, "kv", at_ms(10));
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   const auto next = make(3, "kv");
   EXPECT_EQ(last().generation, next);
 }
@@ -681,14 +681,14 @@ class domain_with_few_waiting_opens : public domain_test {
 TEST_F(domain_with_few_waiting_opens, open_beyond_the_limit_fails_immediately) {
   open(2, "a", at_ms(10));
   open(2, "a", at_ms(10));
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   open(2, "b", at_ms(10));
   EXPECT_EQ(last().code, errc::too_many_requests);
   EXPECT_EQ(last().text,
             "2 opens of this connection wait for their names, the limit (wait for fewer names at "
             "once)");
   open(3, "b", at_ms(10));
-  EXPECT_EQ(seen_.answers().size(), 1U) << "other connections have separate limits";
+  EXPECT_EQ(seen_.replies().size(), 1U) << "other connections have separate limits";
   domain_.at(at_ms(10)).tick();
   open(2, "b", at_ms(20));
   EXPECT_EQ(domain_.waiting_count(), 1U);
@@ -696,7 +696,7 @@ TEST_F(domain_with_few_waiting_opens, open_beyond_the_limit_fails_immediately) {
 
 // ---- leases ----
 
-TEST_F(domain_release, lease_ends_when_every_answer_is_released) {
+TEST_F(domain_release, lease_ends_when_every_reply_is_released) {
   const auto created = make(1, "kv");
   open(2, "kv");
   open(2, "kv");
@@ -969,12 +969,12 @@ TEST_F(domain_subscribe, open_of_another_generation_causes_no_event) {
   domain_.subscribe(4, 70, "");
   open_request wanted{9, 0, "w", 0, std::nullopt, at_ms(0), created + 1};
   domain_.open(2, wanted);
-  ASSERT_EQ(seen_.answers().size(), 1U);
-  EXPECT_EQ(seen_.answers().back().code, errc::gone_or_replaced);
+  ASSERT_EQ(seen_.replies().size(), 1U);
+  EXPECT_EQ(seen_.replies().back().code, errc::gone_or_replaced);
   EXPECT_TRUE(seen_.notices().empty());
   wanted.generation = created;
   domain_.open(2, wanted);
-  EXPECT_EQ(seen_.answers().back().generation, created);
+  EXPECT_EQ(seen_.replies().back().generation, created);
 }
 
 TEST_F(domain_subscribe, unpublished_segments_cause_no_events) {

@@ -124,7 +124,7 @@ TEST_F(core_fence, session_without_leases_ends_immediately) {
   expect_nothing_left();
 }
 
-TEST_F(core_fence, lost_session_gets_no_events_or_answers) {
+TEST_F(core_fence, lost_session_gets_no_events_or_replies) {
   make(1, "kv");
   open(1, "later", at_ms(1'000));
   domain_.subscribe(1, 7, "");
@@ -135,7 +135,7 @@ TEST_F(core_fence, lost_session_gets_no_events_or_answers) {
   EXPECT_TRUE(std::all_of(seen_.notices().begin(), seen_.notices().end(), [](const notice& each) {
     return each.session == 5;
   }));
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   expect_nothing_left();
 }
 
@@ -143,24 +143,24 @@ TEST_F(core_fence, open_of_memory_of_a_lost_session_waits_or_fails) {
   const auto generation = make(1, "kv", lifetime::persistent);
   domain_.at(at_ms(0)).lose(1);
   open(2, "kv");
-  ASSERT_EQ(seen_.answers().size(), 1U);
-  EXPECT_EQ(seen_.answers()[0].code, errc::writer_ending);
+  ASSERT_EQ(seen_.replies().size(), 1U);
+  EXPECT_EQ(seen_.replies()[0].code, errc::writer_ending);
   EXPECT_EQ(
-      seen_.answers()[0].text,
+      seen_.replies()[0].text,
       "process 101, the last to hold it, disconnected without a goodbye and may still write to it "
       "(open it with a timeout: the wait ends tens of milliseconds after the process has exited; "
       "`gpushm stat` shows what it waits for, `gpushm release --unfenced` ends the wait)");
   open(2, "kv", at_ms(100));
   open(3, "kv", at_ms(2'000));
-  EXPECT_EQ(seen_.answers().size(), 1U);
+  EXPECT_EQ(seen_.replies().size(), 1U);
   domain_.at(at_ms(100)).tick();
-  ASSERT_EQ(seen_.answers().size(), 2U);
-  EXPECT_EQ(seen_.answers()[1].code, errc::writer_ending);
+  ASSERT_EQ(seen_.replies().size(), 2U);
+  EXPECT_EQ(seen_.replies()[1].code, errc::writer_ending);
   domain_.disconnect(1, false);
   work();
-  ASSERT_EQ(seen_.answers().size(), 3U);
-  EXPECT_EQ(seen_.answers()[2].session, 3U);
-  EXPECT_EQ(seen_.answers()[2].generation, generation);
+  ASSERT_EQ(seen_.replies().size(), 3U);
+  EXPECT_EQ(seen_.replies()[2].session, 3U);
+  EXPECT_EQ(seen_.replies()[2].generation, generation);
   domain_.remove(6, "kv");
   expect_nothing_left();
 }
@@ -171,11 +171,11 @@ TEST_F(core_fence, waiting_open_gets_the_next_segment_of_the_name) {
   open(2, "kv", at_ms(1'000));
   domain_.disconnect(1, false);
   work();
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   const auto next = make(3, "kv");
   work();
-  ASSERT_EQ(seen_.answers().size(), 1U);
-  EXPECT_EQ(seen_.answers()[0].generation, next);
+  ASSERT_EQ(seen_.replies().size(), 1U);
+  EXPECT_EQ(seen_.replies()[0].generation, next);
   expect_nothing_left();
 }
 
@@ -184,8 +184,8 @@ TEST_F(core_fence, open_does_not_wait_if_another_session_has_a_lease) {
   open(2, "kv");
   domain_.at(at_ms(0)).lose(1);
   open(3, "kv");
-  ASSERT_EQ(seen_.answers().size(), 2U);
-  EXPECT_EQ(seen_.answers()[1].generation, generation);
+  ASSERT_EQ(seen_.replies().size(), 2U);
+  EXPECT_EQ(seen_.replies()[1].generation, generation);
   expect_nothing_left();
 }
 
@@ -240,15 +240,15 @@ TEST_F(core_fence, open_of_exporter_bound_memory_fails_at_the_fence) {
   domain_.at(at_ms(0)).lose(1);
   open(3, "kv", at_ms(5'000));  // no exporter is left to confirm
   EXPECT_EQ(seen_.questions().size(), 1U);
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   domain_.disconnect(1, false);
   work();
-  ASSERT_EQ(seen_.answers().size(), 1U);
-  EXPECT_EQ(seen_.answers()[0].session, 2U);
-  EXPECT_EQ(seen_.answers()[0].code, errc::peer_died);
+  ASSERT_EQ(seen_.replies().size(), 1U);
+  EXPECT_EQ(seen_.replies()[0].session, 2U);
+  EXPECT_EQ(seen_.replies()[0].code, errc::peer_died);
   domain_.at(at_ms(5'000)).tick();
-  ASSERT_EQ(seen_.answers().size(), 2U);
-  EXPECT_EQ(seen_.answers()[1].code, errc::peer_died);
+  ASSERT_EQ(seen_.replies().size(), 2U);
+  EXPECT_EQ(seen_.replies()[1].code, errc::peer_died);
   expect_nothing_left();
 }
 
@@ -263,8 +263,8 @@ TEST_F(core_fence, unfence_ends_leases_and_reports_it) {
   domain_.unfence(6, "kv");
   work();
   EXPECT_EQ(events(), (kind{event_kind::unfenced, event_kind::opened}));
-  ASSERT_EQ(seen_.answers().size(), 1U);
-  EXPECT_NE(seen_.answers()[0].generation, 0U);
+  ASSERT_EQ(seen_.replies().size(), 1U);
+  EXPECT_NE(seen_.replies()[0].generation, 0U);
   EXPECT_TRUE(domain_.is_ending(1));  // for the other one
   EXPECT_TRUE(domain_.ending_of(domain_.stat(2, "other")));
   EXPECT_FALSE(domain_.ending_of(domain_.stat(2, "kv")));
@@ -406,8 +406,8 @@ TEST_F(core_fence, resumed_exporter_gets_questions_again) {
   ASSERT_EQ(seen_.questions().size(), 2U);
   EXPECT_EQ(seen_.questions()[1].exporter, 7U);
   domain_.confirmed(7, seen_.questions()[1].confirmation, verdict::unchanged);
-  ASSERT_EQ(seen_.answers().size(), 1U);
-  EXPECT_EQ(seen_.answers()[0].generation, generation);
+  ASSERT_EQ(seen_.replies().size(), 1U);
+  EXPECT_EQ(seen_.replies()[0].generation, generation);
   expect_nothing_left();
 }
 

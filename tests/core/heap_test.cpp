@@ -278,7 +278,7 @@ std::size_t with_every_allocation_failing(Prepare&& prepare, Work&& work, Check&
       failed = true;
     }
     fail_allocation(0);
-    for (const core::open_answer& each : domain.pending().answers) {
+    for (const core::open_reply& each : domain.pending().replies) {
       failed = failed || !each.found;
     }
     domain.pending().clear();

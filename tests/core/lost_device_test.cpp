@@ -84,7 +84,7 @@ class lost_devices : public testing::Test {
     domain_ = std::make_unique<domain>("default", broker_uid, bounds_, nullptr, from);
     seen_.follow(*domain_);
   }
-  [[nodiscard]] const answer& last() const { return seen_.answers().back(); }
+  [[nodiscard]] const reply& last() const { return seen_.replies().back(); }
 
   limits bounds_;
   std::unique_ptr<domain> domain_;

@@ -298,7 +298,7 @@ class model {
               questions.back().is_new = true;
             }
           } else {
-            answer_now(open, generation);
+            reply_now(open, generation);
           }
         }
         break;
@@ -328,7 +328,7 @@ class model {
         if (segment.bound) {
           request_confirmation(wanted, generation, wanted.asked_ms);
         } else {
-          answer_now(wanted, generation);
+          reply_now(wanted, generation);
         }
         return;
       }
@@ -346,7 +346,7 @@ class model {
     }
   }
 
-  void confirmed(session_id exporter, std::uint64_t id, verdict answer) {
+  void confirmed(session_id exporter, std::uint64_t id, verdict reply) {
     const auto at = std::find_if(
         questions.begin(), questions.end(), [&](const model_question& q) { return q.id == id; });
     if (at == questions.end()) {
@@ -361,8 +361,8 @@ class model {
     ++confirmations;
     if (found == segments.end() || found->second.removed) {
       open(question.open);
-    } else if (answer == verdict::unchanged) {
-      answer_now(question.open, question.generation);
+    } else if (reply == verdict::unchanged) {
+      reply_now(question.open, question.generation);
     } else {
       fail(question.open, errc::gone_or_replaced);
       unname(question.generation, found->second);
@@ -484,7 +484,7 @@ class model {
   std::vector<question> asked;
   std::vector<recorder::loss> losses;
   std::vector<std::string> dead;  // oldest first
-  std::vector<answer> answers;
+  std::vector<reply> replies;
   std::size_t confirmations = 0;  // accepted answers
   std::size_t deaths = 0;         // remembered names
   std::size_t cancelled = 0;      // waiting opens
@@ -497,7 +497,7 @@ class model {
                                                            : errc::no_such_segment;
   }
   void fail(const model_open& open, errc code) {
-    answers.push_back({open.session, open.request, 0, 0, code, {}});
+    replies.push_back({open.session, open.request, 0, 0, code, {}});
   }
   void remember_dead(const std::string& name) {
     dead.push_back(name);
@@ -558,10 +558,10 @@ class model {
            (who.uid_known && (who.uid == broker_uid ||
                               (segment.creator.uid_known && segment.creator.uid == who.uid)));
   }
-  void answer_now(const model_open& open, gpushm::generation generation) {
+  void reply_now(const model_open& open, gpushm::generation generation) {
     model_segment& segment = segments[generation];
     if (open.expected != 0 && open.expected != segment.bytes) {
-      answers.push_back({open.session, open.request, 0, 0, errc::size_mismatch, {}});
+      replies.push_back({open.session, open.request, 0, 0, errc::size_mismatch, {}});
       return;
     }
     if (segment.registered) {
@@ -569,7 +569,7 @@ class model {
     } else {
       ++segment.leases[open.session];
     }
-    answers.push_back({open.session, open.request, 0, generation, {}, {}});
+    replies.push_back({open.session, open.request, 0, generation, {}, {}});
   }
   void sweep() {
     std::erase_if(segments, [](const auto& entry) {
@@ -845,7 +845,7 @@ class random_world {
     check_questions();
     check_losses();
     check_leases();
-    check_answers();
+    check_replies();
     for (const notice& event : seen_.notices()) {
       ASSERT_TRUE(was_published_.count(event.generation) != 0 || published_now(event.generation))
           << "event of an unpublished segment";
@@ -1060,22 +1060,22 @@ class random_world {
     }
   }
 
-  void check_answers() {
-    const auto before = [](const answer& a, const answer& b) { return a.request < b.request; };
-    std::stable_sort(seen_.answers().begin(), seen_.answers().end(), before);
-    std::stable_sort(model_.answers.begin(), model_.answers.end(), before);
-    ASSERT_EQ(seen_.answers().size(), model_.answers.size());
-    for (std::size_t i = 0; i < seen_.answers().size(); ++i) {
-      const answer& one = seen_.answers()[i];
-      ASSERT_EQ(one.session, model_.answers[i].session);
-      ASSERT_EQ(one.request, model_.answers[i].request);
-      ASSERT_EQ(one.generation, model_.answers[i].generation);
-      ASSERT_EQ(one.code, model_.answers[i].code);
+  void check_replies() {
+    const auto before = [](const reply& a, const reply& b) { return a.request < b.request; };
+    std::stable_sort(seen_.replies().begin(), seen_.replies().end(), before);
+    std::stable_sort(model_.replies.begin(), model_.replies.end(), before);
+    ASSERT_EQ(seen_.replies().size(), model_.replies.size());
+    for (std::size_t i = 0; i < seen_.replies().size(); ++i) {
+      const reply& one = seen_.replies()[i];
+      ASSERT_EQ(one.session, model_.replies[i].session);
+      ASSERT_EQ(one.request, model_.replies[i].request);
+      ASSERT_EQ(one.generation, model_.replies[i].generation);
+      ASSERT_EQ(one.code, model_.replies[i].code);
       ASSERT_EQ(asked_.erase({one.session, one.request}), 1U) << "answered twice";
       granted_ += one.generation != 0 ? 1 : 0;
     }
-    seen_.answers().clear();
-    model_.answers.clear();
+    seen_.replies().clear();
+    model_.replies.clear();
   }
 
   bool published_now(gpushm::generation generation) {

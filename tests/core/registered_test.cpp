@@ -46,10 +46,10 @@ class registered_descriptors : public testing::Test {
   }
   /// The code of the only answer; OK: it was opened.
   errc open(session_id by, const std::string& name) {
-    seen_.answers().clear();
+    seen_.replies().clear();
     domain_.open(by, {1, 0, name, 0, {}});
-    EXPECT_EQ(seen_.answers().size(), 1U);
-    return seen_.answers().empty() ? errc::protocol_error : seen_.answers().front().code;
+    EXPECT_EQ(seen_.replies().size(), 1U);
+    return seen_.replies().empty() ? errc::protocol_error : seen_.replies().front().code;
   }
 
   domain domain_{"default", 42, naming_limits};
@@ -123,12 +123,12 @@ TEST_F(registered_descriptors, are_opened_without_a_lease) {
 
 TEST_F(registered_descriptors, that_are_waited_for_are_opened_without_a_lease) {
   domain_.open(importer, {1, 0, ".fd/7", 0, at_ms(1'000)});
-  EXPECT_THAT(seen_.answers(), IsEmpty());
+  EXPECT_THAT(seen_.replies(), IsEmpty());
   const auto generation = add(7);
   while (domain_.work()) {
   }
-  ASSERT_EQ(seen_.answers().size(), 1U);
-  EXPECT_EQ(seen_.answers().front().generation, generation);
+  ASSERT_EQ(seen_.replies().size(), 1U);
+  EXPECT_EQ(seen_.replies().front().generation, generation);
   EXPECT_EQ(domain_.lease_count(), 1U);
 }
 

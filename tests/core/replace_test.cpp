@@ -48,9 +48,9 @@ class domain_replace : public testing::Test {
   }
   /// The generation that an open gets; 0: it fails, or waits.
   gpushm::generation opened(std::optional<time_point> deadline = std::nullopt) {
-    seen_.answers().clear();
+    seen_.replies().clear();
     domain_->open(reader, {++request_, 0, "w", 0, deadline});
-    return seen_.answers().empty() ? 0 : seen_.answers().back().generation;
+    return seen_.replies().empty() ? 0 : seen_.replies().back().generation;
   }
   [[nodiscard]] std::vector<gpushm::generation> listed_by(session_id session) const {
     std::vector<gpushm::generation> result;
@@ -162,8 +162,8 @@ TEST_F(domain_replace, waiting_opens_get_the_new_one) {
   ASSERT_TRUE(domain_->at(at_ms(1)).lose(4));  // the last one that may write
   EXPECT_EQ(opened(at_ms(100)), 0U);
   publish(reserve(loader, old));
-  ASSERT_EQ(seen_.answers().size(), 1U);
-  EXPECT_EQ(seen_.answers()[0].generation, old + 1);
+  ASSERT_EQ(seen_.replies().size(), 1U);
+  EXPECT_EQ(seen_.replies()[0].generation, old + 1);
   domain_->disconnect(4, false);
   EXPECT_EQ(domain_->find_segment(old), nullptr);
 }
@@ -181,12 +181,12 @@ TEST_F(domain_replace, a_dead_exporter_is_forgotten) {
   domain_->disconnect(4, false);
   seen_.settle();
   EXPECT_EQ(opened(), 0U);
-  EXPECT_EQ(seen_.answers().back().code, errc::peer_died);
+  EXPECT_EQ(seen_.replies().back().code, errc::peer_died);
   publish(next);
   EXPECT_EQ(opened(), next);
   domain_->remove(loader, "w");
   EXPECT_EQ(opened(), 0U);
-  EXPECT_EQ(seen_.answers().back().code, errc::no_such_segment);
+  EXPECT_EQ(seen_.replies().back().code, errc::no_such_segment);
 }
 
 /// The operator ends leases of the published one that its ending creator has, too: the other

@@ -19,7 +19,7 @@ constexpr session_id exporter = 1;
 constexpr session_id importer = 2;
 constexpr session_id other = 3;
 
-const std::string not_answering =
+const std::string not_replying =
     "the process that shares this memory does not answer (check whether it is stopped or "
     "overloaded)";
 const std::string died =
@@ -102,17 +102,17 @@ class exporter_bound_memory : public testing::TestWithParam<backend> {
     return asked;
   }
   /// The only answer since the last call.
-  answer only_answer() {
-    EXPECT_EQ(seen_.answers().size(), 1U);
-    const auto got = seen_.answers().empty() ? answer{} : seen_.answers().front();
-    seen_.answers().clear();
+  reply only_reply() {
+    EXPECT_EQ(seen_.replies().size(), 1U);
+    const auto got = seen_.replies().empty() ? reply{} : seen_.replies().front();
+    seen_.replies().clear();
     return got;
   }
   void expect_failed(session_id session,
                      std::uint64_t request,
                      errc code,
                      const std::string& text) {
-    const answer got = only_answer();
+    const reply got = only_reply();
     EXPECT_EQ(got.session, session);
     EXPECT_EQ(got.request, request);
     EXPECT_EQ(got.generation, 0U);
@@ -128,9 +128,9 @@ class exporter_bound_memory : public testing::TestWithParam<backend> {
   void grant(session_id session, const std::string& name) {
     const auto request = open(session, name);
     const auto asked = only_question();
-    EXPECT_TRUE(seen_.answers().empty()) << "not granted before the exporter has confirmed";
+    EXPECT_TRUE(seen_.replies().empty()) << "not granted before the exporter has confirmed";
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
-    const answer got = only_answer();
+    const reply got = only_reply();
     EXPECT_EQ(got.session, session);
     EXPECT_EQ(got.request, request);
     EXPECT_EQ(got.generation, asked.generation) << got.text;
@@ -166,7 +166,7 @@ class exporter_bound_memory : public testing::TestWithParam<backend> {
               domain_.session_count() * domain_.bounds().descriptors_per_session);
     EXPECT_TRUE(seen_.slots().empty());
     EXPECT_TRUE(seen_.questions().empty());
-    EXPECT_TRUE(seen_.answers().empty());
+    EXPECT_TRUE(seen_.replies().empty());
   }
   void TearDown() override {
     if (HasFailure()) {
@@ -279,8 +279,8 @@ TEST(descriptor_memory, has_no_ticket_and_an_offset_within_its_chunks) {
   kept.publish(exporter, created, {});
   kept.connect(importer, bob);
   kept.open(importer, {1, 0, "kv", 0, std::nullopt, at_ms(0)});
-  ASSERT_EQ(seen.answers().size(), 1U);
-  EXPECT_EQ(seen.answers()[0].generation, created) << "no question needed";
+  ASSERT_EQ(seen.replies().size(), 1U);
+  EXPECT_EQ(seen.replies()[0].generation, created) << "no question needed";
   EXPECT_TRUE(seen.questions().empty());
 }
 
@@ -324,11 +324,11 @@ TEST_P(exporter_bound_memory, every_open_asks_the_exporter) {
     EXPECT_EQ(asked.generation, created);
     EXPECT_GT(asked.confirmation, previous) << "never 0, never reused";
     previous = asked.confirmation;
-    EXPECT_TRUE(seen_.answers().empty());
+    EXPECT_TRUE(seen_.replies().empty());
     EXPECT_EQ(holds(importer, created), i > 0);
     EXPECT_EQ(domain_.next_deadline(), at_ms(2'000));
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
-    const answer got = only_answer();
+    const reply got = only_reply();
     EXPECT_EQ(got.session, importer);
     EXPECT_EQ(got.request, request);
     EXPECT_EQ(got.generation, created);
@@ -363,7 +363,7 @@ TEST_P(exporter_bound_memory, size_mismatch_is_refused_after_confirmation) {
 }
 
 TEST_P(exporter_bound_memory, changed_memory_loses_its_name_and_holders_get_events) {
-  for (const auto& [answered, text] :
+  for (const auto& [replied, text] :
        {std::pair{verdict::changed, changed}, std::pair{verdict::not_shared, not_shared}}) {
     SCOPED_TRACE(text);
     const auto created = share("kv");
@@ -375,7 +375,7 @@ TEST_P(exporter_bound_memory, changed_memory_loses_its_name_and_holders_get_even
     ASSERT_EQ(seen_.questions().size(), 2U);
     const auto asked = seen_.questions();
     seen_.questions().clear();
-    domain_.confirmed(exporter, asked[0].confirmation, answered);
+    domain_.confirmed(exporter, asked[0].confirmation, replied);
     expect_failed(importer, request, errc::gone_or_replaced, text);
     EXPECT_EQ(state_of(created), segment_state::removed);
     EXPECT_FALSE(holds(importer, created));
@@ -407,27 +407,27 @@ TEST_P(exporter_bound_memory, only_the_exporter_confirms_and_once) {
   const auto created = share("kv");
   const auto request = open(importer, "kv");
   const auto asked = only_question();
-  for (const auto answered : {verdict::unchanged, verdict::changed, verdict::not_shared}) {
-    domain_.confirmed(importer, asked.confirmation, answered);  // the importer may not confirm
-    domain_.confirmed(other, asked.confirmation, answered);
-    domain_.confirmed(77, asked.confirmation, answered);  // unknown session
-    domain_.confirmed(exporter, 0, answered);
-    domain_.confirmed(exporter, asked.confirmation + 1, answered);
-    domain_.confirmed(exporter, ~std::uint64_t{0}, answered);
+  for (const auto replied : {verdict::unchanged, verdict::changed, verdict::not_shared}) {
+    domain_.confirmed(importer, asked.confirmation, replied);  // the importer may not confirm
+    domain_.confirmed(other, asked.confirmation, replied);
+    domain_.confirmed(77, asked.confirmation, replied);  // unknown session
+    domain_.confirmed(exporter, 0, replied);
+    domain_.confirmed(exporter, asked.confirmation + 1, replied);
+    domain_.confirmed(exporter, ~std::uint64_t{0}, replied);
   }
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   EXPECT_FALSE(holds(importer, created));
   EXPECT_EQ(state_of(created), segment_state::live);
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
-  EXPECT_EQ(only_answer().request, request);
+  EXPECT_EQ(only_reply().request, request);
   domain_.confirmed(exporter, asked.confirmation, verdict::changed);
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   EXPECT_EQ(state_of(created), segment_state::live) << "a repeated answer changes nothing";
   EXPECT_EQ(domain_.held(importer, created).leases[1].count, 1U);
 }
 
-TEST_P(exporter_bound_memory, unanswered_open_fails_at_the_deadline) {
+TEST_P(exporter_bound_memory, open_without_a_reply_fails_at_the_deadline) {
   const auto created = share("kv");
   now_ms_ = 500;
   const auto first = open(importer, "kv");
@@ -437,19 +437,19 @@ TEST_P(exporter_bound_memory, unanswered_open_fails_at_the_deadline) {
   const auto asked_too = only_question();
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'500));
   domain_.at(at_ms(2'499)).tick();
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   domain_.at(at_ms(2'500)).tick();
-  expect_failed(importer, first, errc::timed_out, not_answering);
+  expect_failed(importer, first, errc::timed_out, not_replying);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'600));
   domain_.at(at_ms(10'000)).tick();
-  expect_failed(other, second, errc::timed_out, not_answering);
+  expect_failed(other, second, errc::timed_out, not_replying);
   EXPECT_EQ(domain_.next_deadline(), std::nullopt);
 
-  for (const auto answered : {verdict::changed, verdict::unchanged}) {  // too late
-    domain_.confirmed(exporter, asked.confirmation, answered);
-    domain_.confirmed(exporter, asked_too.confirmation, answered);
+  for (const auto replied : {verdict::changed, verdict::unchanged}) {  // too late
+    domain_.confirmed(exporter, asked.confirmation, replied);
+    domain_.confirmed(exporter, asked_too.confirmation, replied);
   }
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   EXPECT_FALSE(holds(importer, created));
   EXPECT_FALSE(holds(other, created));
   EXPECT_EQ(state_of(created), segment_state::live);
@@ -466,7 +466,7 @@ TEST_P(exporter_bound_memory, cancelled_open_is_not_granted) {
   EXPECT_FALSE(domain_.cancel(importer, request));
   EXPECT_EQ(domain_.next_deadline(), std::nullopt);
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   EXPECT_FALSE(holds(importer, created));
   seen_.waits().clear();
   grant(importer, "kv");
@@ -478,14 +478,14 @@ TEST_P(exporter_bound_memory, waiting_opens_ask_the_exporter_after_publish) {
   EXPECT_EQ(domain_.waiting_count(), 2U);
   const auto created = share("kv");
   EXPECT_EQ(domain_.waiting_count(), 0U);
-  EXPECT_TRUE(seen_.answers().empty()) << "the memory may have been freed since it was reserved";
+  EXPECT_TRUE(seen_.replies().empty()) << "the memory may have been freed since it was reserved";
   ASSERT_EQ(seen_.questions().size(), 2U);
   const auto asked = std::exchange(seen_.questions(), {});
   EXPECT_EQ(asked[0].exporter, exporter);
   EXPECT_EQ(asked[0].generation, created);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'050));
   domain_.confirmed(exporter, asked[0].confirmation, verdict::unchanged);
-  const answer got = only_answer();
+  const reply got = only_reply();
   EXPECT_EQ(got.request, request);
   EXPECT_EQ(got.generation, created);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'060));
@@ -525,7 +525,7 @@ TEST_P(exporter_bound_memory, death_of_the_exporter_frees_the_name) {
   expect_failed_immediately("kw", errc::no_such_segment, no_name);
   now_ms_ = 100;
   const auto waiting = open(importer, "kv", at_ms(200));
-  EXPECT_TRUE(seen_.answers().empty()) << "it may be shared again";
+  EXPECT_TRUE(seen_.replies().empty()) << "it may be shared again";
   domain_.at(at_ms(200)).tick();
   expect_failed(importer, waiting, errc::peer_died, died_before_the_timeout);
 
@@ -625,11 +625,11 @@ TEST_P(exporter_bound_memory, death_does_not_affect_other_exporters) {
   const auto asked = only_question();
   EXPECT_EQ(asked.exporter, other);
   domain_.disconnect(exporter, false);
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   EXPECT_EQ(state_of(others), segment_state::live);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'000));
   domain_.confirmed(other, asked.confirmation, verdict::unchanged);
-  const answer got = only_answer();
+  const reply got = only_reply();
   EXPECT_EQ(got.request, request);
   EXPECT_EQ(got.generation, others);
 }
@@ -647,10 +647,10 @@ TEST_P(exporter_bound_memory, not_granted_to_an_importer_that_left) {
     EXPECT_EQ(domain_.next_deadline(), at_ms(2'000)) << "the other one still waits";
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
     domain_.confirmed(exporter, asked.confirmation, verdict::changed);
-    EXPECT_TRUE(seen_.answers().empty());
+    EXPECT_TRUE(seen_.replies().empty());
     EXPECT_EQ(state_of(created), segment_state::live);
     domain_.confirmed(exporter, asked_too.confirmation, verdict::unchanged);
-    EXPECT_EQ(only_answer().request, request);
+    EXPECT_EQ(only_reply().request, request);
     EXPECT_EQ(domain_.held(exporter, created).leases.size(), 2U);
     domain_.release(other, created, 1);
     domain_.release(exporter, created, 1);
@@ -670,7 +670,7 @@ TEST_P(exporter_bound_memory, not_granted_after_removal) {
       domain_.release(exporter, created, 1);
       EXPECT_TRUE(was_freed(created));
     }
-    EXPECT_TRUE(seen_.answers().empty()) << "it ends with the exporter's answer or the deadline";
+    EXPECT_TRUE(seen_.replies().empty()) << "it ends with the exporter's answer or the deadline";
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
     expect_failed(importer, request, errc::no_such_segment, no_name);
     EXPECT_FALSE(holds(importer, created));
@@ -683,7 +683,7 @@ TEST_P(exporter_bound_memory, not_granted_after_removal) {
   domain_.remove(exporter, "kv", created);
   domain_.release(exporter, created, 1);
   domain_.at(at_ms(2'000)).tick();
-  expect_failed(importer, request, errc::timed_out, not_answering);
+  expect_failed(importer, request, errc::timed_out, not_replying);
   expect_no_segment_left();
 }
 
@@ -694,14 +694,14 @@ TEST_P(exporter_bound_memory, reused_name_is_opened_again) {
   domain_.remove(exporter, "kv");
   const auto again = share("kv");
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   const auto asked_again = only_question();
   EXPECT_EQ(asked_again.generation, again);
   EXPECT_EQ(domain_.next_deadline(), at_ms(2'000)) << "the second question gets no more time";
   domain_.confirmed(exporter, asked.confirmation, verdict::changed);
   EXPECT_EQ(state_of(again), segment_state::live);
   domain_.confirmed(exporter, asked_again.confirmation, verdict::unchanged);
-  const answer got = only_answer();
+  const reply got = only_reply();
   EXPECT_EQ(got.request, request);
   EXPECT_EQ(got.generation, again);
   EXPECT_FALSE(holds(importer, created));
@@ -713,7 +713,7 @@ TEST_P(exporter_bound_memory, removed_memory_is_waited_for_until_the_deadline) {
   const auto asked = only_question();
   domain_.remove(exporter, "kv");
   domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
-  EXPECT_TRUE(seen_.answers().empty());
+  EXPECT_TRUE(seen_.replies().empty());
   EXPECT_EQ(domain_.waiting_count(), 1U);
   EXPECT_EQ(domain_.next_deadline(), at_ms(300));
   domain_.at(at_ms(300)).tick();
@@ -806,26 +806,26 @@ TEST_P(bounded_sharing, confirmations_are_limited_per_connection) {
   static_cast<void>(open(other, "kv"));  // others have a separate limit
   static_cast<void>(only_question());
   domain_.confirmed(exporter, asked[1], verdict::unchanged);
-  EXPECT_NE(only_answer().generation, 0U);
+  EXPECT_NE(only_reply().generation, 0U);
   static_cast<void>(open(importer, "kv"));
   static_cast<void>(only_question());
   domain_.at(at_ms(70)).tick();
-  EXPECT_EQ(std::exchange(seen_.answers(), {}).size(), 4U);
+  EXPECT_EQ(std::exchange(seen_.replies(), {}).size(), 4U);
   for (int i = 0; i < 3; ++i) {
     now_ms_ = 70;
     static_cast<void>(open(importer, "kv"));
     static_cast<void>(only_question());
   }
   die();
-  ASSERT_EQ(seen_.answers().size(), 3U);
-  for (const answer& each : std::exchange(seen_.answers(), {})) {
+  ASSERT_EQ(seen_.replies().size(), 3U);
+  for (const reply& each : std::exchange(seen_.replies(), {})) {
     EXPECT_EQ(to_string(each.code), to_string(errc::peer_died));
     EXPECT_EQ(each.text, died);
   }
   share("kv");
   static_cast<void>(open(importer, "kv"));
   domain_.confirmed(exporter, only_question().confirmation, verdict::unchanged);
-  EXPECT_NE(only_answer().generation, 0U) << "the count was reset";
+  EXPECT_NE(only_reply().generation, 0U) << "the count was reset";
 }
 
 TEST_P(bounded_sharing, quota_is_charged_until_the_last_lease_ends) {

@@ -43,18 +43,18 @@ class core_turns : public testing::Test {
     return result;
   }
   /// Until nothing is left. Returns the number of answers.
-  std::size_t work_to_the_end(std::size_t answers_per_turn = 0) {
+  std::size_t work_to_the_end(std::size_t replies_per_turn = 0) {
     constexpr int most = 100'000;
-    std::size_t answers = domain_.pending().answers.size();
+    std::size_t replies = domain_.pending().replies.size();
     static_cast<void>(changed());
     for (int turns = 0; domain_.has_work() && turns < most && !HasFailure(); ++turns) {
       domain_.work();
-      EXPECT_LE(domain_.pending().answers.size(), answers_per_turn);
-      answers += domain_.pending().answers.size();
+      EXPECT_LE(domain_.pending().replies.size(), replies_per_turn);
+      replies += domain_.pending().replies.size();
       static_cast<void>(changed());
     }
     EXPECT_FALSE(domain_.has_work());
-    return answers;
+    return replies;
   }
   /// Waits for `count` names.
   void wait_for_names(session_id session, std::uint32_t count) {
@@ -208,7 +208,7 @@ TEST_F(core_turns, end_of_an_exporter_that_many_opens_wait_for_is_recorded_by_it
   wait_for_exporter();
   domain_.disconnect(exporter, false);
   constexpr std::size_t each_turn = 256;
-  EXPECT_LE(domain_.pending().answers.size(), each_turn);
+  EXPECT_LE(domain_.pending().replies.size(), each_turn);
   EXPECT_EQ(work_to_the_end(each_turn), 3 * max_opens / 2);
   EXPECT_EQ(domain_.segment_count(), 0U);
 }
@@ -222,7 +222,7 @@ TEST_F(core_turns, opens_of_an_unfenced_exporter_are_refused_in_turns) {
   ASSERT_TRUE(domain_.lose(exporter));
   static_cast<void>(changed());
   domain_.unfence(operators, "shared");
-  EXPECT_LE(domain_.pending().answers.size(), each_turn);
+  EXPECT_LE(domain_.pending().replies.size(), each_turn);
   EXPECT_LE(changed().size(), 2 * each_turn);
   EXPECT_EQ(domain_.segment_count(), 1U) << "until its opens are refused";
   // A successor goes on where this one is.
@@ -231,7 +231,7 @@ TEST_F(core_turns, opens_of_an_unfenced_exporter_are_refused_in_turns) {
   EXPECT_TRUE(successor.has_work());
   EXPECT_EQ(work_to_the_end(each_turn), 3 * max_opens / 2 - each_turn);
   while (successor.work()) {
-    EXPECT_LE(successor.pending().answers.size(), each_turn);
+    EXPECT_LE(successor.pending().replies.size(), each_turn);
     successor.pending().clear();
   }
   successor.pending().clear();

@@ -20,7 +20,7 @@ namespace gpushm::core::testing_world {
 /// With these, every `recorder` checks that the domain names all changes.
 inline constexpr limits naming_limits{.names_changes = true};
 
-struct answer {
+struct reply {
   session_id session = 0;
   std::uint64_t request = 0;
   std::uint32_t index = 0;
@@ -62,7 +62,7 @@ class recorder final {
   std::map<std::uint32_t, slot_change>& slots() const { return settle().slots_; }
   std::vector<gpushm::generation>& freed_generations() const { return settle().freed_; }
   std::vector<notice>& notices() const { return settle().notices_; }
-  std::vector<answer>& answers() const { return settle().answers_; }
+  std::vector<reply>& replies() const { return settle().replies_; }
   /// Session, request and index of opens reported as waiting and not answered yet.
   std::set<std::tuple<session_id, std::uint64_t, std::uint32_t>>& waits() const {
     return settle().waits_;
@@ -88,11 +88,11 @@ class recorder final {
       EXPECT_TRUE(waits_.insert({each.session, each.request, each.index}).second)
           << "reported twice";
     }
-    for (const open_answer& each : wanted.answers) {
+    for (const open_reply& each : wanted.replies) {
       EXPECT_EQ(each.late, waits_.erase({each.session, each.request, each.index}) != 0);
       EXPECT_TRUE(!each.found || (each.found->published && !each.why));
       EXPECT_TRUE(!each.why || (!each.why->cause().empty() && !each.why->next_step().empty()));
-      answers_.push_back({each.session,
+      replies_.push_back({each.session,
                           each.request,
                           each.index,
                           each.found ? each.found->generation : 0,
@@ -187,7 +187,7 @@ class recorder final {
   mutable std::map<std::uint32_t, slot_change> slots_;
   mutable std::vector<gpushm::generation> freed_;
   mutable std::vector<notice> notices_;
-  mutable std::vector<answer> answers_;
+  mutable std::vector<reply> replies_;
   mutable saved_state recorded_;
   mutable std::size_t comparisons_ = 0;
   mutable std::set<std::tuple<session_id, std::uint64_t, std::uint32_t>> waits_;

@@ -84,20 +84,20 @@ TEST(private_messages, requests_survive) {
   EXPECT_EQ(lost.pci_address, "0000:18:00.0");
 }
 
-TEST(private_messages, answers_survive) {
-  EXPECT_EQ(std::get<opened>(decode_answer(encode(answer(opened{"/run/d"})))).directory, "/run/d");
-  EXPECT_TRUE(std::holds_alternative<closed>(decode_answer(encode(answer(closed{})))));
-  EXPECT_TRUE(std::holds_alternative<yielded>(decode_answer(encode(answer(yielded{})))));
+TEST(private_messages, replies_survive) {
+  EXPECT_EQ(std::get<opened>(decode_reply(encode(reply(opened{"/run/d"})))).directory, "/run/d");
+  EXPECT_TRUE(std::holds_alternative<closed>(decode_reply(encode(reply(closed{})))));
+  EXPECT_TRUE(std::holds_alternative<yielded>(decode_reply(encode(reply(yielded{})))));
   const auto page =
-      std::get<readings>(decode_answer(encode(answer(readings{{sample("a"), {}}, true}))));
+      std::get<readings>(decode_reply(encode(reply(readings{{sample("a"), {}}, true}))));
   EXPECT_TRUE(page.more);
   ASSERT_EQ(page.all.size(), 2U);
   expect_equal(page.all[0], sample("a"));
   expect_equal(page.all[1], {});
-  EXPECT_TRUE(std::holds_alternative<quotas_set>(decode_answer(encode(answer(quotas_set{})))));
-  EXPECT_TRUE(std::holds_alternative<device_lost>(decode_answer(encode(answer(device_lost{})))));
-  const auto used = std::get<usages>(decode_answer(
-      encode(answer(usages{{{"uid", "uid 1", "gpu_bytes", "GPU-0", 5, 6}}, "text"}))));
+  EXPECT_TRUE(std::holds_alternative<quotas_set>(decode_reply(encode(reply(quotas_set{})))));
+  EXPECT_TRUE(std::holds_alternative<device_lost>(decode_reply(encode(reply(device_lost{})))));
+  const auto used = std::get<usages>(
+      decode_reply(encode(reply(usages{{{"uid", "uid 1", "gpu_bytes", "GPU-0", 5, 6}}, "text"}))));
   ASSERT_EQ(used.all.size(), 1U);
   EXPECT_EQ(used.all[0].level, "uid");
   EXPECT_EQ(used.all[0].name, "uid 1");
@@ -107,7 +107,7 @@ TEST(private_messages, answers_survive) {
   EXPECT_EQ(used.all[0].limit, 6U);
   EXPECT_EQ(used.quotas, "text");
   const auto failure = std::get<error>(
-      decode_answer(encode(answer(error(errc::address_in_use, "serve", "it", "why", "do")))));
+      decode_reply(encode(reply(error(errc::address_in_use, "serve", "it", "why", "do")))));
   EXPECT_EQ(failure.code(), errc::address_in_use);
   EXPECT_STREQ(failure.what(), "serve \"it\": why (do)");
 }
@@ -161,7 +161,7 @@ TEST(private_messages, statistics_survive) {
 
   const broker_facts facts{
       "1.2.3", 4, 5, 6, 7, {{"process", "it", "descriptors", {}, 8, 9}}, {1, 2, 3, 4, 5, 6}};
-  const auto about = std::get<broker_facts>(decode_answer(encode(answer(facts))));
+  const auto about = std::get<broker_facts>(decode_reply(encode(reply(facts))));
   EXPECT_EQ(about.version, "1.2.3");
   EXPECT_EQ(about.started_ns, 4U);
   EXPECT_EQ(about.starts, 5U);
@@ -174,7 +174,7 @@ TEST(private_messages, statistics_survive) {
 
   // Also the largest one fits.
   const domain_statistics all = largest_statistics();
-  const auto got = std::get<domain_statistics>(decode_answer(encode(answer(all))));
+  const auto got = std::get<domain_statistics>(decode_reply(encode(reply(all))));
   EXPECT_EQ(got.principals, all.principals);
   EXPECT_EQ(got.others, 7U);
   ASSERT_EQ(got.budgets.size(), max_usages);
@@ -216,7 +216,7 @@ segment_page longest_page() {
 
 TEST(private_messages, carry_segments) {
   const segment_page page = longest_page();
-  const auto got = std::get<segment_page>(decode_answer(encode(answer(page))));
+  const auto got = std::get<segment_page>(decode_reply(encode(reply(page))));
   EXPECT_EQ(got.all, page.all);
   EXPECT_EQ(got.next_slot, 7U);
   EXPECT_TRUE(got.more);
@@ -229,7 +229,7 @@ TEST(private_messages, carry_segments) {
   EXPECT_EQ(removal.domain, "d");
   EXPECT_EQ(removal.generation, 9U);
   for (const bool is_removed : {true, false}) {
-    EXPECT_EQ(std::get<unheld_removed>(decode_answer(encode(answer(unheld_removed{is_removed}))))
+    EXPECT_EQ(std::get<unheld_removed>(decode_reply(encode(reply(unheld_removed{is_removed}))))
                   .is_removed,
               is_removed);
   }
@@ -243,12 +243,12 @@ TEST(private_messages, a_full_page_of_the_longest_fits) {
   }
   readings page;
   page.all.assign(max_readings, longest);
-  EXPECT_EQ(std::get<readings>(decode_answer(encode(answer(page)))).all.size(), max_readings);
+  EXPECT_EQ(std::get<readings>(decode_reply(encode(reply(page)))).all.size(), max_readings);
   usages most;
   most.quotas.assign(32'768, 'q');
   most.all.assign(max_usages,
                   {"principal", std::string(300, 'n'), "waiting_opens", std::string(128, 'g')});
-  EXPECT_EQ(std::get<usages>(decode_answer(encode(answer(most)))).all.size(), max_usages);
+  EXPECT_EQ(std::get<usages>(decode_reply(encode(reply(most)))).all.size(), max_usages);
 }
 
 TEST(private_messages, too_long_ones_are_refused) {
@@ -259,10 +259,10 @@ TEST(private_messages, too_long_ones_are_refused) {
 TEST(private_messages, damaged_ones_are_refused) {
   std::minstd_rand random(1);
   const auto packets = {encode(request(open_request{"domain"})),
-                        encode(answer(readings{{sample("a"), sample("b")}, true})),
-                        encode(answer(largest_statistics())),
-                        encode(answer(longest_page())),
-                        encode(answer(error(errc::timed_out, "a", "b", "c", "d")))};
+                        encode(reply(readings{{sample("a"), sample("b")}, true})),
+                        encode(reply(largest_statistics())),
+                        encode(reply(longest_page())),
+                        encode(reply(error(errc::timed_out, "a", "b", "c", "d")))};
   int refused = 0;
   for (const auto& packet : packets) {
     for (int round = 0; round < 3'000; ++round) {
@@ -278,7 +278,7 @@ TEST(private_messages, damaged_ones_are_refused) {
           if (as_request) {
             static_cast<void>(decode_request(exact));
           } else {
-            static_cast<void>(decode_answer(exact));
+            static_cast<void>(decode_reply(exact));
           }
         } catch (const error& why) {
           EXPECT_TRUE(why.code() == errc::protocol_error ||

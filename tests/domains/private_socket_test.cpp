@@ -130,7 +130,7 @@ TEST_F(private_sockets, silent_clients_do_not_block_it) {
   EXPECT_EQ(client_.read(20s).size(), 1U);
 }
 
-TEST_F(private_sockets, foreign_packets_are_answered_with_an_error) {
+TEST_F(private_sockets, foreign_packets_get_an_error) {
   start();
   const auto socket = transport::connect_packet_socket(private_socket_path(run_dir_), 5s);
   const std::vector<std::byte> packet(100, std::byte{0x55});
@@ -139,7 +139,7 @@ TEST_F(private_sockets, foreign_packets_are_answered_with_an_error) {
   std::vector<std::byte> buffer(max_message_bytes);
   const auto got = transport::receive_packet(socket.get(), buffer);
   ASSERT_EQ(got.status, transport::receive_status::packet);
-  EXPECT_EQ(std::get<error>(decode_answer(got.packet)).code(), errc::protocol_error);
+  EXPECT_EQ(std::get<error>(decode_reply(got.packet)).code(), errc::protocol_error);
   EXPECT_EQ(client_.read(5s).size(), 1U);
 }
 

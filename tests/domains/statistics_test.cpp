@@ -128,7 +128,7 @@ TEST(statistics_of_a_domain, has_the_largest_principals_and_the_sum_of_the_other
   EXPECT_EQ(got.kinds[0].amount.segments, pods);
   EXPECT_EQ(got.unheld, segment_amount{});
   EXPECT_EQ(got.fence_waits, segment_amount{});
-  EXPECT_LE(encode(answer(got)).size(), max_message_bytes);
+  EXPECT_LE(encode(reply(got)).size(), max_message_bytes);
 }
 
 TEST(start_counts, are_kept_and_begin_again_when_the_file_is_damaged) {
@@ -193,14 +193,14 @@ class statistics : public ::testing::Test {
     wanted.device.kind = device_kind::host;
     wanted.chunk_count = 1;
     std::vector<std::byte> buffer(wire::max_packet_bytes);
-    std::vector<transport::received> answers;  // a closed event lane ends the session
+    std::vector<transport::received> replies;  // a closed event lane ends the session
     for (const wire::message& each :
          {wire::message{1, wire::hello{}}, wire::message{2, std::move(wanted)}}) {
       ASSERT_EQ(transport::send_packet(socket.get(), wire::encode(each), {}),
                 transport::send_result::sent);
       ASSERT_TRUE(transport::wait_readable(socket.get(), patience_));
-      answers.push_back(transport::receive_packet(socket.get(), buffer));
-      ASSERT_EQ(answers.back().status, transport::receive_status::packet);
+      replies.push_back(transport::receive_packet(socket.get(), buffer));
+      ASSERT_EQ(replies.back().status, transport::receive_status::packet);
     }
   }
 

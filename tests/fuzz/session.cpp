@@ -120,7 +120,7 @@ class world final : public broker_detail::outbox {
     hub_.tick(now_);
     GPUSHM_REQUIRE(hub_.domain().waiting_count() == 0);
     GPUSHM_REQUIRE(!hub_.next_deadline());
-    for (const auto& [session, pending] : unanswered_) {
+    for (const auto& [session, pending] : awaiting_reply_) {
       GPUSHM_REQUIRE(pending.empty() || gone_.count(session) != 0);
     }
     for (const auto session : sessions_) {
@@ -207,7 +207,7 @@ class world final : public broker_detail::outbox {
     }
     if (message->id >= first_request && (found != nullptr || failed != nullptr)) {
       const std::uint32_t index = found != nullptr ? found->index : failed->index;
-      auto& pending = unanswered_[session];
+      auto& pending = awaiting_reply_[session];
       if (opens_.count({session, message->id}) != 0) {
         const bool whole = failed != nullptr && pending.count({message->id, index}) == 0;
         GPUSHM_REQUIRE(!whole);  // second reply
@@ -225,7 +225,7 @@ class world final : public broker_detail::outbox {
     }
     if (std::holds_alternative<wire::cancelled>(message->body)) {
       const std::uint64_t request = cancels_.at({session, message->id});
-      auto& pending = unanswered_[session];
+      auto& pending = awaiting_reply_[session];
       const auto count = std::erase_if(pending, [&](const auto& each) {
         return each.first == request && waits_.erase({session, request, each.second}) == 1;
       });
@@ -460,7 +460,7 @@ class world final : public broker_detail::outbox {
     if (names != 0 && !refused) {
       opens_.insert({session, id});
       for (std::uint32_t i = 0; i < names; ++i) {
-        unanswered_[session].insert({id, i});
+        awaiting_reply_[session].insert({id, i});
       }
     }
     receive(session, packet, std::move(fds), on);
@@ -539,7 +539,7 @@ class world final : public broker_detail::outbox {
   std::vector<core::session_id> to_lose_;  ///< sessions dropped since the last packet
   std::set<core::session_id> gone_;
   std::set<std::pair<core::session_id, std::uint64_t>> opens_;
-  std::map<core::session_id, std::set<std::pair<std::uint64_t, std::uint32_t>>> unanswered_;
+  std::map<core::session_id, std::set<std::pair<std::uint64_t, std::uint32_t>>> awaiting_reply_;
   /// Requested confirmations: the exporter's session, and the generation.
   std::map<std::uint64_t, std::pair<core::session_id, gpushm::generation>> questions_;
   /// Names of opens that were reported as waiting.

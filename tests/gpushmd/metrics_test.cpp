@@ -92,7 +92,7 @@ broker_reading some_domain() {
   reading.counted.open_latency[19] = 1;  // beyond 10 s
   reading.counted.open_latency_sum_ns = 12'000'000'000;
   broker_reading result;
-  result.answered = true;
+  result.replied = true;
   result.facts = some_broker();
   result.domains = {reading};
   result.statistics = {{"default", some_statistics()}};
@@ -222,7 +222,7 @@ TEST(agent_metrics, reports_the_broker) {
 }
 
 // A counter that reads 0 for one scrape counts twice for Prometheus.
-TEST(agent_metrics, reports_no_numbers_of_a_broker_that_does_not_answer) {
+TEST(agent_metrics, reports_no_numbers_of_a_broker_that_does_not_reply) {
   const agent_metrics metrics("1",
                               {[] {
                                  broker_reading reading;

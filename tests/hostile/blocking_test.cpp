@@ -88,8 +88,8 @@ TEST_P(silent_file, of_a_fuse_server_does_not_block_others) {
         }
         gpushm::generation reserved = 0;
         if (GetParam() == carried_by::attach) {
-          const auto answer = session.request(gpushm_testing::reserve_pages("silent", 1));
-          const auto* grant = gpushm_testing::body_of<wire::reserved>(answer);
+          const auto reply = session.request(gpushm_testing::reserve_pages("silent", 1));
+          const auto* grant = gpushm_testing::body_of<wire::reserved>(reply);
           reserved = grant != nullptr ? grant->generation : 0;
         }
         std::string why_not;

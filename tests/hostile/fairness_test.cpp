@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(flood,
 std::uint64_t work(const std::string& socket, clock::time_point until) {
   return gpushm_testing::pump(
              socket, {.packet = wire::encode({1, wire::stat{"good/segment"}})}, until)
-      .answers;
+      .replies;
 }
 
 class fair_share : public hostile {};

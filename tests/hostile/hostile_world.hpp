@@ -92,7 +92,7 @@ class hostile : public ::testing::Test {
   /// Measures the good client and the broker's memory for `window`, and asserts progress.
   good_figures expect_progress(std::chrono::milliseconds window,
                                std::chrono::milliseconds worst = std::chrono::seconds(2),
-                               std::uint64_t answers = 20) {
+                               std::uint64_t replies = 20) {
     good_->begin();
     const auto end = gpushm_testing::clock::now() + window;
     peak_growth_ = 0;
@@ -103,7 +103,7 @@ class hostile : public ::testing::Test {
     const auto figures = good_->end();
     EXPECT_FALSE(figures.dropped) << "the broker closed the good client's connection";
     EXPECT_EQ(figures.failures, 0U);
-    EXPECT_GE(figures.answers, answers);
+    EXPECT_GE(figures.replies, replies);
     EXPECT_LT(figures.worst, gpushm_testing::wait_limit(worst));
     report(figures);
     return figures;
@@ -114,10 +114,10 @@ class hostile : public ::testing::Test {
     const auto milliseconds = [](std::chrono::nanoseconds value) {
       return std::to_string(static_cast<double>(value.count()) / 1e6);
     };
-    RecordProperty("answers", std::to_string(figures.answers));
+    RecordProperty("answers", std::to_string(figures.replies));
     RecordProperty("worst_ms", milliseconds(figures.worst));
     RecordProperty("peak_growth_mib", std::to_string(peak_growth_ / mebibyte));
-    std::cout << "  good client: " << figures.answers << " answers, worst "
+    std::cout << "  good client: " << figures.replies << " answers, worst "
               << milliseconds(figures.worst) << " ms; broker grew by at most "
               << peak_growth_ / mebibyte << " MiB\n";
   }

@@ -93,7 +93,7 @@ TEST_P(memory_limit, of_256_mib_is_not_reached_under) {
     EXPECT_EQ(group->kills(), 0U);
     EXPECT_TRUE(broker.running()) << broker.output().all_output();
     EXPECT_FALSE(figures.dropped);
-    EXPECT_GT(figures.answers, 0U);
+    EXPECT_GT(figures.replies, 0U);
     std::cout << "  " << group->peak_bytes() / mebibyte << " MiB at most\n";
   }
   broker.kill(SIGKILL);

@@ -67,10 +67,10 @@ TEST_F(volume, opens_of_many_importers_succeed) {
   unsigned opened = 0;
   for (auto& session : sessions) {
     for (unsigned i = 0; i < each;) {
-      const auto answer = session.receive(seconds(20));
-      ASSERT_TRUE(answer.message.has_value());
-      i += body_of<wire::waiting>(answer) == nullptr ? 1U : 0U;
-      opened += body_of<wire::opened>(answer) != nullptr ? 1U : 0U;
+      const auto reply = session.receive(seconds(20));
+      ASSERT_TRUE(reply.message.has_value());
+      i += body_of<wire::waiting>(reply) == nullptr ? 1U : 0U;
+      opened += body_of<wire::opened>(reply) != nullptr ? 1U : 0U;
     }
   }
   EXPECT_EQ(opened, importers * each);
@@ -80,23 +80,23 @@ TEST_F(volume, opens_of_many_importers_succeed) {
   expect_progress(seconds(1));
 }
 
-TEST_F(volume, requests_are_answered_despite_late_reads) {
+TEST_F(volume, requests_get_replies_despite_late_reads) {
   auto session = greeted();
   unsigned sent = 0;
-  unsigned answered = 0;
+  unsigned replied = 0;
   const auto packet = wire::encode({7, wire::stat{"good/segment"}});
   const auto deadline = gpushm_testing::deadline_after(seconds(30));
   // Sends as much as fits, then reads until there is room.
-  while (answered < more_than_a_buffer && clock::now() < deadline) {
+  while (replied < more_than_a_buffer && clock::now() < deadline) {
     while (sent < more_than_a_buffer &&
            session.try_send(packet) == gpushm::transport::send_result::sent) {
       ++sent;
     }
-    const auto answer = session.receive(seconds(5));
-    ASSERT_TRUE(answer.message.has_value()) << answered << " answers of " << sent << " requests";
-    answered += body_of<wire::listing>(answer) != nullptr ? 1U : 0U;
+    const auto reply = session.receive(seconds(5));
+    ASSERT_TRUE(reply.message.has_value()) << replied << " answers of " << sent << " requests";
+    replied += body_of<wire::listing>(reply) != nullptr ? 1U : 0U;
   }
-  EXPECT_EQ(answered, more_than_a_buffer);
+  EXPECT_EQ(replied, more_than_a_buffer);
   expect_progress(seconds(1));
 }
 
@@ -119,8 +119,8 @@ TEST_F(volume, unread_events_do_not_delay_requests) {
   ASSERT_TRUE(session.send(wire::stat{"good/segment"}));
   ASSERT_TRUE(gpushm::transport::wait_readable(session.socket(),
                                                gpushm_testing::scaled_timeout(seconds(5))));
-  const auto answer = session.receive(seconds(5));
-  EXPECT_NE(body_of<wire::listing>(answer), nullptr);
+  const auto reply = session.receive(seconds(5));
+  EXPECT_NE(body_of<wire::listing>(reply), nullptr);
   const auto next = session.receive(seconds(5));
   EXPECT_NE(body_of<wire::event>(next), nullptr);
   expect_progress(seconds(1));

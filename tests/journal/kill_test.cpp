@@ -40,7 +40,7 @@ using gpushm::transport::send_reported;
 using gpushm::transport::send_result;
 
 constexpr record_key total_key{1, 0, 0};    // the sum of all requests
-constexpr record_key answer_key{2, 0, 0};   // an answer that is not sent yet
+constexpr record_key reply_key{2, 0, 0};    // an answer that is not sent yet
 constexpr record_key handled_key{3, 0, 0};  // the first packet of the socket is handled
 constexpr std::uint64_t subject = 7;
 
@@ -53,7 +53,7 @@ struct request {
   std::uint64_t number = 0;
   std::uint64_t amount = 0;
 };
-struct answer {
+struct reply {
   std::uint64_t number = 0;
   std::uint64_t total = 0;
 };
@@ -83,12 +83,12 @@ void remove_handled(journal& state, int socket) {
   state.call().clear();
 }
 
-void send_answer(journal& state, int socket) {
-  const auto next = read<answer>(state, answer_key);
+void send_reply(journal& state, int socket) {
+  const auto next = read<reply>(state, reply_key);
   if (send_reported(state.call(), subject, socket, bytes_of(*next), {}) != send_result::sent) {
     ::_exit(4);
   }
-  state.erase(answer_key);
+  state.erase(reply_key);
   state.commit();
   state.call().clear();
 }
@@ -97,15 +97,15 @@ void send_answer(journal& state, int socket) {
 void recover(journal& state, int socket) {
   reported_call& last = state.call();
   if (last.what != reported_call::kind::none && last.has_taken_effect()) {
-    state.erase(last.what == reported_call::kind::send ? answer_key : handled_key);
+    state.erase(last.what == reported_call::kind::send ? reply_key : handled_key);
     state.commit();
   }
   last.clear();
   if (state.find(handled_key)) {
     remove_handled(state, socket);
   }
-  if (state.find(answer_key)) {
-    send_answer(state, socket);
+  if (state.find(reply_key)) {
+    send_reply(state, socket);
   }
 }
 
@@ -119,11 +119,11 @@ void serve(journal& state, int socket) {
     }
     const std::uint64_t total = read<std::uint64_t>(state, total_key).value_or(0) + next.amount;
     state.put(total_key, bytes_of(total));
-    state.put(answer_key, bytes_of(answer{next.number, total}));
+    state.put(reply_key, bytes_of(reply{next.number, total}));
     state.put(handled_key, {});
     state.commit();
     remove_handled(state, socket);
-    send_answer(state, socket);
+    send_reply(state, socket);
   }
 }
 
@@ -144,7 +144,7 @@ class killed_server : public testing::Test {
     for (int i = 0; i < first_requests; ++i) {
       request_next();
       run();
-      expect_answer();
+      expect_reply();
     }
   }
 
@@ -204,8 +204,8 @@ class killed_server : public testing::Test {
   }
 
   /// There is one answer, the expected one.
-  void expect_answer() {
-    answer got;
+  void expect_reply() {
+    reply got;
     ASSERT_EQ(::recv(client_.get(), &got, sizeof(got), MSG_DONTWAIT),
               static_cast<ssize_t>(sizeof(got)))
         << "no answer to request " << number_;
@@ -229,10 +229,10 @@ std::uint64_t stride(std::uint64_t instructions) {
   return gpushm_testing::number_from_environment("GPUSHM_KILL_STEP", instructions / kills | 1U);
 }
 
-TEST_F(killed_server, handles_and_answers_each_request_once) {
+TEST_F(killed_server, handles_each_request_once_with_one_reply) {
   request_next();
   ASSERT_FALSE(run_and_kill(10'000'000));
-  expect_answer();
+  expect_reply();
   ASSERT_GT(instructions_, 500U);
   std::printf("%llu instructions\n", static_cast<unsigned long long>(instructions_));
   const std::uint64_t last = instructions_ + instructions_ / 10;
@@ -240,7 +240,7 @@ TEST_F(killed_server, handles_and_answers_each_request_once) {
     request_next();
     run_and_kill(steps);
     run();
-    expect_answer();
+    expect_reply();
     if (HasFailure()) {
       FAIL() << "killed after instruction " << steps;
     }
@@ -250,7 +250,7 @@ TEST_F(killed_server, handles_and_answers_each_request_once) {
 TEST_F(killed_server, successor_of_a_successor_completes_the_work) {
   request_next();
   ASSERT_FALSE(run_and_kill(10'000'000));
-  expect_answer();
+  expect_reply();
   const std::uint64_t whole = instructions_;
   std::uint64_t random = 1;
   for (int round = 0; round < (gpushm::base::under_sanitizer ? 2 : 8); ++round) {
@@ -262,14 +262,14 @@ TEST_F(killed_server, successor_of_a_successor_completes_the_work) {
       run_and_kill(kills.back());
     }
     run();
-    expect_answer();
+    expect_reply();
     if (HasFailure()) {
       FAIL() << "killed after " << testing::PrintToString(kills);
     }
   }
 }
 
-TEST_F(killed_server, several_requests_in_the_queue_are_answered_in_order) {
+TEST_F(killed_server, several_requests_in_the_queue_get_replies_in_order) {
   for (std::uint64_t steps : {0ULL, 500ULL, 1'500ULL, 3'000ULL, 6'000ULL, 12'000ULL}) {
     const std::uint64_t first = number_ + 1;
     for (int i = 0; i < 5; ++i) {
@@ -283,14 +283,14 @@ TEST_F(killed_server, several_requests_in_the_queue_are_answered_in_order) {
       total -= i;
     }
     for (std::uint64_t i = first; i <= number_; ++i) {
-      answer got;
+      reply got;
       ASSERT_EQ(::recv(client_.get(), &got, sizeof(got), MSG_DONTWAIT),
                 static_cast<ssize_t>(sizeof(got)));
       total += i;
       EXPECT_EQ(got.number, i);
       EXPECT_EQ(got.total, total);
     }
-    answer extra;
+    reply extra;
     EXPECT_EQ(::recv(client_.get(), &extra, sizeof(extra), MSG_DONTWAIT), -1);
   }
 }

@@ -284,12 +284,12 @@ TEST_F(keepers, ignore_what_is_not_a_keeper) {
   EXPECT_TRUE(gpushm::transport::wait_readable(silent.get(), patience)) << "dropped";
   EXPECT_EQ(command(first, "put three third"), "done");
   EXPECT_EQ(command(first, "remove three"), "done");
-  for (const std::string_view answer : {"", "keep", "ready"}) {
+  for (const std::string_view reply : {"", "keep", "ready"}) {
     auto wrong = connect();
     static_cast<void>(send(wrong.get(), "takeover 1"));
     EXPECT_TRUE(gpushm::transport::wait_readable(wrong.get(), patience)) << "a batch";
-    if (!answer.empty()) {
-      static_cast<void>(send(wrong.get(), answer));
+    if (!reply.empty()) {
+      static_cast<void>(send(wrong.get(), reply));
     }
     wrong.reset();
     EXPECT_EQ(inherited(first), both);

@@ -34,13 +34,13 @@ using std::chrono::seconds;
 namespace wire = gpushm::wire;
 
 gpushm::generation reserve(raw_client& client, const std::string& name, std::uint32_t chunks) {
-  const auto answer = client.request(reserve_pages(name, chunks));
-  EXPECT_TRUE(answer.descriptors.empty());
-  return std::get<wire::reserved>(answer.message.value().body).generation;
+  const auto reply = client.request(reserve_pages(name, chunks));
+  EXPECT_TRUE(reply.descriptors.empty());
+  return std::get<wire::reserved>(reply.message.value().body).generation;
 }
 
-bool is_done(const raw_answer& answer) {
-  return answer.message && std::holds_alternative<wire::done>(answer.message->body);
+bool is_done(const raw_reply& reply) {
+  return reply.message && std::holds_alternative<wire::done>(reply.message->body);
 }
 
 // ---- descriptors ----
@@ -167,8 +167,8 @@ TEST_F(bad_input, truncated_packets_are_protocol_errors) {
       const bool readable = wire::decode(part).has_value();
       client.send_bytes(part);
       if (!readable) {
-        const auto answer = client.receive();
-        EXPECT_TRUE(answer.closed || failure_of(answer) == errc::protocol_error);
+        const auto reply = client.receive();
+        EXPECT_TRUE(reply.closed || failure_of(reply) == errc::protocol_error);
         EXPECT_TRUE(client.closed_within(seconds(5)));
       }
     }
@@ -265,8 +265,8 @@ TEST_F(bad_input, flipped_bits_are_rejected_or_another_request) {
     const auto decoded = wire::decode(packet);
     client.send_bytes(packet, std::span(&number, random() % 2));
     if (!decoded) {
-      const auto answer = client.receive();
-      ASSERT_TRUE(answer.closed || failure_of(answer) == errc::protocol_error) << "round " << round;
+      const auto reply = client.receive();
+      ASSERT_TRUE(reply.closed || failure_of(reply) == errc::protocol_error) << "round " << round;
     }
   }
   EXPECT_TRUE(eventually([&] { return bystander_.list().empty(); }, seconds(20)));
@@ -322,8 +322,8 @@ TEST_F(bad_input, peer_cannot_resize_received_memory) {
   auto created = bystander_.create("sealed", {.size_bytes = 4096, .device = "host"});
   created.publish();
   auto client = greeted();
-  const auto answer = client.request(wire::open{"sealed", 0, 0});
-  for (const int fd : {answer.descriptors.at(0).get(), client.state_table()}) {
+  const auto reply = client.request(wire::open{"sealed", 0, 0});
+  for (const int fd : {reply.descriptors.at(0).get(), client.state_table()}) {
     EXPECT_NE(::ftruncate(fd, 0), 0);
     EXPECT_NE(::ftruncate(fd, 1 << 20), 0);
   }
@@ -348,11 +348,11 @@ TEST_F(bad_input, hole_in_chunk_reads_as_zero) {
   created.fill(std::byte{7});
   created.publish();
   auto client = greeted();
-  const auto answer = client.request(wire::open{"punched", 0, 0});
-  ASSERT_EQ(answer.descriptors.size(), 1U);
+  const auto reply = client.request(wire::open{"punched", 0, 0});
+  ASSERT_EQ(reply.descriptors.size(), 1U);
   EXPECT_EQ(
       ::fallocate(
-          answer.descriptors.front().get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096),
+          reply.descriptors.front().get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096),
       0);
   auto other = connect();
   const auto found = other.open("punched");

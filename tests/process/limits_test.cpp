@@ -118,8 +118,8 @@ TEST_F(short_send, client_with_unread_descriptors_is_dropped) {
   EXPECT_TRUE(eventually([&] { return bystander_.stat("many-chunks").leases == 1; }, seconds(10)));
   const auto deadline = gpushm_testing::deadline_after(seconds(5));
   while (gpushm_testing::clock::now() < deadline) {
-    const auto answer = reader.receive();
-    if (answer.closed) {
+    const auto reply = reader.receive();
+    if (reply.closed) {
       break;
     }
     ++packets;

@@ -201,9 +201,9 @@ auto fields_of(T& v) {
 }
 template <is<packet_record> T>
 auto fields_of(T& v) {
-  auto& [session, on_event_lane, is_answer, place, bytes, metadata_of, descriptors, files_of] = v;
+  auto& [session, on_event_lane, is_reply, place, bytes, metadata_of, descriptors, files_of] = v;
   return std::tie(
-      session, on_event_lane, is_answer, place, bytes, metadata_of, descriptors, files_of);
+      session, on_event_lane, is_reply, place, bytes, metadata_of, descriptors, files_of);
 }
 
 inline core::time_point at(std::int64_t nanoseconds) {

@@ -38,21 +38,21 @@ void agent::send(const std::string& order) {
   }
 }
 
-std::string agent::answer(std::chrono::milliseconds timeout) {
+std::string agent::reply(std::chrono::milliseconds timeout) {
   return process_ ? process_->wait_for_line("^(ok|error) ", timeout)
                   : container_->wait_for_line("^(ok|error) ", timeout);
 }
 
 std::string agent::request(const std::string& order) {
   send(order);
-  const std::string got = answer();
+  const std::string got = reply();
   EXPECT_TRUE(got.starts_with("ok ")) << order << ": " << got;
   return got.starts_with("ok ") ? got.substr(3) : std::string();
 }
 
 std::string agent::fails(const std::string& order) {
   send(order);
-  const std::string got = answer();
+  const std::string got = reply();
   EXPECT_TRUE(got.starts_with("error ")) << order << ": " << got;
   return got.starts_with("error ") ? got.substr(6) : std::string();
 }

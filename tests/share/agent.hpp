@@ -39,7 +39,7 @@ class agent {
   /// Sends without waiting for the answer.
   void send(const std::string& order);
   /// Returns the next answer, unchanged.
-  std::string answer(std::chrono::milliseconds timeout = std::chrono::seconds(60));
+  std::string reply(std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
   void kill(int signal_number);
   /// Blocks until the process is stopped; only for processes without a PID namespace.

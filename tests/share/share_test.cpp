@@ -57,7 +57,7 @@ TEST_P(share, importer_may_start_first) {
   exporter.request("fill " + numbers({0, 2 * mib, 9}));
   importer.send("open-waiting kv");
   exporter.request("share kv " + numbers({0, 2 * mib}));
-  EXPECT_THAT(importer.answer(), StartsWith("ok "));
+  EXPECT_THAT(importer.reply(), StartsWith("ok "));
   EXPECT_EQ(importer.request("check " + numbers({0, 2 * mib, 9})), "0");
 }
 
@@ -423,7 +423,7 @@ TEST_P(share, random_tickets_are_refused) {
   exporter.request("alloc malloc " + numbers({2 * mib, 0}));
   const std::string bytes = exporter.request("export " + numbers({0, 2 * mib}));
   importer.send("import-random 100000 " + bytes);
-  const std::string codes = importer.answer(seconds(240));
+  const std::string codes = importer.reply(seconds(240));
   EXPECT_THAT(codes, StartsWith("ok "));
   EXPECT_THAT(codes, ::testing::Not(HasSubstr("accepted"))) << codes;
   EXPECT_THAT(codes, HasSubstr("invalid_ticket=50000")) << codes;
@@ -508,7 +508,7 @@ TEST_P(share_watched, driver_and_exporter_overlap_in_an_open) {
   exporter.request("share kv " + numbers({0, 4 * mib}));
   for (int i = 0; i < 2; ++i) {
     exporter.stop();
-    std::jthread answers([&] {
+    std::jthread replies([&] {
       std::this_thread::sleep_for(slow);
       exporter.kill(SIGCONT);
     });

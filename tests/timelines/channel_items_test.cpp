@@ -146,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(all, item_streams, testing::Values(gpus::fake, gpus::re
 
 bool succeeds(agent& by, const std::string& order) {
   by.send(order);
-  return by.answer().starts_with("ok");
+  return by.reply().starts_with("ok");
 }
 
 /// C18, C14: each call of the driver fails once; then the object is as before.

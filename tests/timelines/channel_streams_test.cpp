@@ -46,14 +46,14 @@ TEST_P(channel_streams, bring_each_item_to_each_process) {
   far.send("take 1000 1");
   newest.send("take 30 1");
   producer.request("publish 1000");
-  EXPECT_EQ(near.answer(), "ok 1 1000 1000");
-  EXPECT_EQ(far.answer(), "ok 1 1000 1000");
+  EXPECT_EQ(near.reply(), "ok 1 1000 1000");
+  EXPECT_EQ(far.reply(), "ok 1 1000 1000");
   near.request("end");
   far.request("end");
   newest.send("take 1 1");  // it may have waited for more than were left
   producer.request("publish 60");
-  EXPECT_TRUE(newest.answer().starts_with("ok "));
-  EXPECT_TRUE(newest.answer().starts_with("ok "));
+  EXPECT_TRUE(newest.reply().starts_with("ok "));
+  EXPECT_TRUE(newest.reply().starts_with("ok "));
 }
 
 /// Each stream publishes after the one before.
@@ -65,7 +65,7 @@ TEST_P(channel_streams, are_filled_by_several_streams) {
   consumer.request(consume(peer()));
   consumer.send("take 600 1");
   producer.request("publish 600 3");
-  EXPECT_EQ(consumer.answer(), "ok 1 600 600");
+  EXPECT_EQ(consumer.reply(), "ok 1 600 600");
 }
 
 TEST_P(channel_streams, go_on_when_a_consumer_dies) {
@@ -79,8 +79,8 @@ TEST_P(channel_streams, go_on_when_a_consumer_dies) {
   dies.send("take 1000 1");
   producer.send("publish 300");
   dies.kill_and_wait();
-  EXPECT_EQ(stays.answer(), "ok 1 300 300");
-  EXPECT_EQ(producer.answer(), "ok 300");
+  EXPECT_EQ(stays.reply(), "ok 1 300 300");
+  EXPECT_EQ(producer.reply(), "ok 300");
 }
 
 TEST_P(channel_streams, end_after_the_last_good_item_of_a_dead_producer) {
@@ -127,8 +127,8 @@ TEST_P(channel_streams, survive_producers_that_die_at_work) {
   }
   producer->request("publish 20");
   producer->request("end");
-  EXPECT_THAT(consumer.answer(), testing::StartsWith("ok 1 "));
-  EXPECT_THAT(second.answer(), testing::StartsWith("ok "));
+  EXPECT_THAT(consumer.reply(), testing::StartsWith("ok 1 "));
+  EXPECT_THAT(second.reply(), testing::StartsWith("ok "));
   EXPECT_EQ(consumer.request("ended"), "yes");
 }
 

@@ -86,9 +86,9 @@ auto reserve_page(gpushm_testing::raw_session& session, const std::string& name)
   page.size_bytes = page.allocated_bytes = gpushm::sync::signal_page_bytes;
   page.chunk_count = 1;
   page.backend = gpushm::backend::signals;
-  auto answer = session.request(page);
-  gpushm::sync::fill_signal_page(answer.descriptors.at(0).get(), page.allocated_bytes);
-  return answer;
+  auto reply = session.request(page);
+  gpushm::sync::fill_signal_page(reply.descriptors.at(0).get(), page.allocated_bytes);
+  return reply;
 }
 
 /// The claim of a consumer whose words are the first ones of that page.
@@ -104,9 +104,9 @@ void publish_claim(gpushm_testing::raw_session& session,
   claim.backend = gpushm::backend::timeline;
   claim.ticket =
       gpushm::sync::encode({page, generation, 0, gpushm::channel::first_held_word + held});
-  const auto answer = session.request(claim);
+  const auto reply = session.request(claim);
   static_cast<void>(session.request(gpushm::wire::publish{
-      gpushm_testing::body_of<gpushm::wire::reserved>(answer)->generation, std::move(metadata)}));
+      gpushm_testing::body_of<gpushm::wire::reserved>(reply)->generation, std::move(metadata)}));
 }
 
 class channels : public testing::Test {
@@ -675,9 +675,9 @@ TEST_F(channels, stop_waiting_for_the_end_of_a_dead_producer) {
   page.size_bytes = page.allocated_bytes = gpushm::channel::page_bytes(2);
   page.chunk_count = 1;
   page.backend = gpushm::backend::signals;
-  auto answer = session.request(page);
+  auto reply = session.request(page);
   auto mapped =
-      gpushm::base::map_file("test", answer.descriptors.at(0).get(), page.size_bytes, true);
+      gpushm::base::map_file("test", reply.descriptors.at(0).get(), page.size_bytes, true);
   auto* const table =
       static_cast<std::byte*>(mapped.get().address) + gpushm::sync::signal_page_bytes;
   auto& head = *reinterpret_cast<gpushm::channel::table_head*>(table);
@@ -687,7 +687,7 @@ TEST_F(channels, stop_waiting_for_the_end_of_a_dead_producer) {
   head.first_item = 1;
   head.magic = gpushm::channel::table_magic;
   static_cast<void>(session.request(
-      wire::publish{gpushm_testing::body_of<wire::reserved>(answer)->generation, {}}));
+      wire::publish{gpushm_testing::body_of<wire::reserved>(reply)->generation, {}}));
   std::stop_source stop;
   const std::jthread stopper([&] {
     std::this_thread::sleep_for(50ms);
@@ -899,10 +899,10 @@ TEST_F(channels, drop_a_consumer_with_impossible_words) {
   for (int attempt = 0; attempt != 20; ++attempt) {
     auto session = gpushm_testing::raw_session::greeted(world_.socket_path());
     const std::string page = "page" + std::to_string(attempt);
-    const auto answer = reserve_page(session, page);
-    const auto generation = gpushm_testing::body_of<wire::reserved>(answer)->generation;
+    const auto reply = reserve_page(session, page);
+    const auto generation = gpushm_testing::body_of<wire::reserved>(reply)->generation;
     auto mapped = gpushm::base::map_file(
-        "test", answer.descriptors.at(0).get(), sync::signal_page_bytes, true);
+        "test", reply.descriptors.at(0).get(), sync::signal_page_bytes, true);
     auto& words = *static_cast<sync::signal_page*>(mapped.get().address);
     static_cast<void>(session.request(wire::publish{generation, {}}));
     const auto held = static_cast<std::uint32_t>(attempt % 3);

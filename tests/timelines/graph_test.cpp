@@ -38,8 +38,8 @@ class graphs : public test_on_gpus {
     start();
     consumer_->send("graph_rounds consume " + mode + " c p s " + std::to_string(launches));
     producer_->send("graph_rounds produce " + mode + " p c s " + std::to_string(launches));
-    EXPECT_EQ(consumer_->answer(), "ok " + std::to_string(launches));
-    EXPECT_EQ(producer_->answer(), "ok " + std::to_string(launches));
+    EXPECT_EQ(consumer_->reply(), "ok " + std::to_string(launches));
+    EXPECT_EQ(producer_->reply(), "ok " + std::to_string(launches));
   }
   /// The consumer has many launches on its stream, and sees that those after the death are not
   /// good.
@@ -50,7 +50,7 @@ class graphs : public test_on_gpus {
         producer_->request("graph_rounds produce " + mode + " p c s " + std::to_string(after)),
         std::to_string(after));
     producer_->kill_and_wait();
-    EXPECT_THAT(consumer_->answer(), testing::StartsWith("error peer_died"));
+    EXPECT_THAT(consumer_->reply(), testing::StartsWith("error peer_died"));
     // Behind the end the stream has copied what was there: the last round, again and again.
     EXPECT_EQ(consumer_->request("good_rounds"), std::to_string(after));
   }

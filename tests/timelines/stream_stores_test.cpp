@@ -47,7 +47,7 @@ class stream_stores : public test_on_gpus {
   /// The close has ended `t`, unless a loaded machine has not run the stream for a second.
   void expect_ended_or_abandoned(const std::string& wait) {
     b_->send(wait);
-    EXPECT_THAT(b_->answer(), testing::AnyOf(testing::StartsWith("error peer_died"), "ok not"));
+    EXPECT_THAT(b_->reply(), testing::AnyOf(testing::StartsWith("error peer_died"), "ok not"));
   }
 
   std::optional<agent> a_;

@@ -704,8 +704,8 @@ int main() {
     std::string order;
     words >> order;
     try {
-      const std::string answer = here.execute(order, words);
-      std::cout << "ok " << answer << std::endl;
+      const std::string reply = here.execute(order, words);
+      std::cout << "ok " << reply << std::endl;
     } catch (const error& why) {
       std::cout << "error " << to_string(why.code()) << " " << why.what() << std::endl;
     } catch (const std::exception& why) {

@@ -35,7 +35,7 @@ TEST_P(timeline_streams, order_the_streams_of_two_processes) {
   b.request("open a 20000");
   a.send("rounds 1 a b 500");
   b.request("rounds 0 b a 500");
-  EXPECT_TRUE(a.answer().starts_with("ok "));
+  EXPECT_TRUE(a.reply().starts_with("ok "));
   EXPECT_EQ(a.request("value b"), "500");
   // A CPU signals a stream, and a stream a CPU.
   b.request("stream_wait 0 a 501 0");
@@ -95,7 +95,7 @@ TEST_P(timeline_streams, are_waited_for_by_copies_of_segments_that_name_them) {
   waiter.request("fill 0 m 9");
   waiter.send("copies_on 0 m");
   signaler.request("signal t 1");
-  EXPECT_EQ(waiter.answer(), "ok 9");
+  EXPECT_EQ(waiter.reply(), "ok 9");
   waiter.request("capture");
   EXPECT_EQ(waiter.code("copies_on 0 m"), "invalid_argument");
   waiter.request("end_capture");
@@ -141,7 +141,7 @@ TEST_P(timeline_streams, of_sixty_four_processes_are_released_when_their_signale
     waiters.back().send("device 0");
   }
   for (agent& each : waiters) {
-    ASSERT_EQ(each.answer(), "ok ");
+    ASSERT_EQ(each.reply(), "ok ");
     each.request("open t 20000");
     each.request("stream_wait 0 t 2 0");
     EXPECT_EQ(each.request("query 0"), "busy");
@@ -149,7 +149,7 @@ TEST_P(timeline_streams, of_sixty_four_processes_are_released_when_their_signale
   }
   signaler.kill_and_wait();
   for (agent& each : waiters) {
-    EXPECT_EQ(each.answer(), "ok ");
+    EXPECT_EQ(each.reply(), "ok ");
     EXPECT_EQ(each.code("check t"), "peer_died");
     EXPECT_EQ(each.request("value t"), "1");
   }
@@ -169,7 +169,7 @@ TEST_P(timeline_streams, are_released_by_a_hand_over) {
   next.request("open t 20000");  // has it open before it is handed over
   next.send("take_over t 20000");
   signaler.request("hand_over t");
-  EXPECT_EQ(next.answer(), "ok ");
+  EXPECT_EQ(next.reply(), "ok ");
   waiter.request("sync 0");
   EXPECT_EQ(waiter.code("check t"), "gone_or_replaced");
   waiter.request("check t");  // reported once
@@ -242,7 +242,7 @@ TEST_P(timeline_streams, are_not_waited_for_when_another_timeline_is_closed) {
   waiter.request("stream_wait 0 b 1 0");
   EXPECT_EQ(waiter.request("query 0"), "busy");
   waiter.send("close a");
-  EXPECT_EQ(waiter.answer(std::chrono::seconds(20)), "ok ");
+  EXPECT_EQ(waiter.reply(std::chrono::seconds(20)), "ok ");
   waiter.request("signal b 1");
   waiter.request("sync 0");
   waiter.request("check b");
@@ -272,7 +272,7 @@ TEST_P(timeline_streams, close_after_the_last_store) {
   a.request("stream_signal 0 t 5");
   a.send("close t");
   b.request("signal gate 1");
-  EXPECT_TRUE(a.answer().starts_with("ok "));
+  EXPECT_TRUE(a.reply().starts_with("ok "));
   EXPECT_EQ(b.request("wait t 5 20000"), "reached");
   EXPECT_EQ(b.code("wait t 6 20000"), "peer_died");
   EXPECT_EQ(b.request("value t"), "5");
@@ -290,7 +290,7 @@ TEST_P(many_waits, never_stop_the_one_that_signals) {
     int waiting = 0;
     for (int i = 1; i <= 64; ++i) {
       a.send("stream_wait " + std::to_string(i) + " t 1 0");
-      const std::string got = a.answer();
+      const std::string got = a.reply();
       waiting += got.starts_with("ok ") ? 1 : 0;
       EXPECT_TRUE(got.starts_with("ok ") || got.starts_with("error too_many_waits")) << got;
     }
@@ -316,13 +316,13 @@ TEST_P(many_waits, wait_on_the_cpu_when_too_many_streams_wait) {
   a.request("open t 20000");
   a.send("stream_wait 0 t 1 20000");
   b.request("signal t 1");
-  EXPECT_TRUE(a.answer().starts_with("ok "));
+  EXPECT_TRUE(a.reply().starts_with("ok "));
   a.request("sync 0");
   a.request("check t");
   // Ended meanwhile: as on a stream, `check` says so.
   a.send("stream_wait 0 t 2 20000");
   b.request("close t");
-  EXPECT_TRUE(a.answer().starts_with("ok "));
+  EXPECT_TRUE(a.reply().starts_with("ok "));
   a.request("sync 0");
   EXPECT_EQ(a.code("check t"), "peer_died");
 }

@@ -71,7 +71,7 @@ TEST_F(timelines_by_ticket, order_processes) {
   third.request("import t " + gpushm::base::hex_text(theirs.ticket()));
   third.send("wait t 4 20000");
   signaler.request("signal t 4");
-  EXPECT_EQ(third.answer(), "ok reached");
+  EXPECT_EQ(third.reply(), "ok reached");
   EXPECT_EQ(third.code("signal t 5"), "invalid_argument") << "another process signals it";
   signaler.request("close t");
   try {
@@ -253,7 +253,7 @@ TEST_F(timelines_by_ticket, through_a_broker) {
   in_container.request("import t " + gpushm::base::hex_text(ticket));
   in_container.send("wait t 1 20000");
   mine.signal(1);
-  EXPECT_EQ(in_container.answer(), "ok reached");
+  EXPECT_EQ(in_container.reply(), "ok reached");
   const timeline theirs = timeline::from_ticket(ticket);
   EXPECT_EQ(theirs.name(), "t");
   EXPECT_EQ(theirs.ticket(), ticket);

@@ -190,8 +190,8 @@ class work_sharing_streams : public test_on_gpus {
     return started;
   }
   /// Items that it has taken, from the answer of "take".
-  [[nodiscard]] static int taken(const std::string& answer) {
-    return std::stoi(answer.substr(answer.rfind(' ') + 1));
+  [[nodiscard]] static int taken(const std::string& reply) {
+    return std::stoi(reply.substr(reply.rfind(' ') + 1));
   }
 };
 
@@ -217,8 +217,8 @@ TEST_P(work_sharing_streams, goes_on_with_another_producer) {
     }
   }
   producer->request("end");
-  const std::string first = one.answer();
-  const std::string second = two.answer();
+  const std::string first = one.reply();
+  const std::string second = two.reply();
   ASSERT_TRUE(first.starts_with("ok ")) << first;
   ASSERT_TRUE(second.starts_with("ok ")) << second;
   EXPECT_EQ(taken(first) + taken(second), published);
@@ -235,9 +235,9 @@ TEST_P(work_sharing_streams, goes_on_when_a_consumer_dies) {
   dies.send("take 100000 1");
   producer.send("publish 400");
   dies.kill_and_wait();
-  EXPECT_EQ(producer.answer(), "ok 400");
+  EXPECT_EQ(producer.reply(), "ok 400");
   producer.request("end");
-  EXPECT_TRUE(stays.answer().starts_with("ok "));
+  EXPECT_TRUE(stays.reply().starts_with("ok "));
 }
 
 INSTANTIATE_TEST_SUITE_P(all,

@@ -410,7 +410,7 @@ class killed_at_random : public testing::TestWithParam<where> {
     check();
   }
 
-  [[nodiscard]] static std::string answer_of(participant& engine) {
+  [[nodiscard]] static std::string reply_of(participant& engine) {
     return engine.process.wait_for_line("(whole|failed|.* has) .*", 60s);
   }
   /// The model is complete, all that are left have one, others get it, and nothing else is there.
@@ -454,15 +454,15 @@ class killed_at_random : public testing::TestWithParam<where> {
       const char* const states = each.result() == generation_ ? "live|exporter-gone"
                                  : each.has_lost_node         ? "removed|broker-gone"
                                                               : "removed";
-      std::string answer = answer_of(each);
+      std::string reply = reply_of(each);
       // What it has is handed back after its connection.
       const auto end = gpushm_testing::deadline_after(20s);
-      while (each.has_lost_node && answer.starts_with("whole broker-gone") &&
+      while (each.has_lost_node && reply.starts_with("whole broker-gone") &&
              each.result() == generation_ && gpushm_testing::clock::now() < end) {
         each.process.write("compare\n");
-        answer = answer_of(each);
+        reply = reply_of(each);
       }
-      ASSERT_THAT(answer, testing::MatchesRegex(std::string("whole (") + states + ") .*"))
+      ASSERT_THAT(reply, testing::MatchesRegex(std::string("whole (") + states + ") .*"))
           << each.result() << ", the model: " << generation_;
     }
     while (engines_.size() > 3) {

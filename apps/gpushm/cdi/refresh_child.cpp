@@ -61,22 +61,22 @@ std::string run_in_child(const std::function<std::string()>& work,
                 "the driver did not answer in time",
                 "check that nvidia-smi answers, and the kernel log for Xid lines");
   }
-  const nlohmann::json answer = nlohmann::json::parse(text, nullptr, false);
-  if (!answer.is_object()) {
+  const nlohmann::json reply = nlohmann::json::parse(text, nullptr, false);
+  if (!reply.is_object()) {
     throw error(errc::driver_error,
                 operation,
                 {},
                 "it ended early: " + base::status_text(*status),
                 "check that nvidia-smi works on this machine");
   }
-  if (answer.contains("code")) {
-    throw error(static_cast<errc>(answer.at("code").get<int>()),
-                answer.at("operation").get<std::string>(),
-                answer.at("object").get<std::string>(),
-                answer.at("cause").get<std::string>(),
-                answer.at("next_step").get<std::string>());
+  if (reply.contains("code")) {
+    throw error(static_cast<errc>(reply.at("code").get<int>()),
+                reply.at("operation").get<std::string>(),
+                reply.at("object").get<std::string>(),
+                reply.at("cause").get<std::string>(),
+                reply.at("next_step").get<std::string>());
   }
-  return answer.at("text").get<std::string>();
+  return reply.at("text").get<std::string>();
 }
 
 }  // namespace gpushm::cli

@@ -136,7 +136,7 @@ cdi::document refresher::generate() {
 }
 
 generated_document refresher::generate_in_child() {
-  const std::string answer = run_in_child(
+  const std::string text = run_in_child(
       [this] {
         const generated_document document = make_document(arguments_);
         return nlohmann::json{{"document", cdi::to_text(document.content, cdi::format::json)},
@@ -145,7 +145,7 @@ generated_document refresher::generate_in_child() {
             .dump();
       },
       driver_patience);
-  const nlohmann::json reply = nlohmann::json::parse(answer);
+  const nlohmann::json reply = nlohmann::json::parse(text);
   generated_document result;
   result.content = cdi::parse(reply.at("document").get<std::string>(), "generated").content;
   result.warnings = reply.at("warnings").get<std::vector<std::string>>();

@@ -35,7 +35,7 @@ void add_lost_gpu_arguments(CLI::App& app, lost_gpu_arguments& arguments) {
   add_json(app, arguments.json);
 }
 
-constexpr std::chrono::milliseconds answer_timeout{15'000};
+constexpr std::chrono::milliseconds reply_timeout{15'000};
 
 std::string pci_address_in(const std::string& text) {
   if (text.empty()) {
@@ -54,7 +54,7 @@ std::string pci_address_in(const std::string& text) {
 
 int run_lost_gpu(const lost_gpu_arguments& arguments) {
   const domains::private_socket broker(arguments.run_dir);
-  broker.lose_device(arguments.uuid, pci_address_in(arguments.pci_address), answer_timeout);
+  broker.lose_device(arguments.uuid, pci_address_in(arguments.pci_address), reply_timeout);
   if (arguments.json) {
     print_json(json{{"lost", arguments.uuid}});
   } else {

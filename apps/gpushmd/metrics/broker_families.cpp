@@ -211,9 +211,9 @@ families families_of(const broker_reading& from) {
   families all;
   add(all.emplace_back(gauge("gpushm_broker_up", "1 if gpushm-brokerd answered this scrape")),
       {},
-      from.answered ? 1 : 0);
+      from.replied ? 1 : 0);
   append(all, families_of(from.domains));
-  if (!from.answered) {
+  if (!from.replied) {
     return all;
   }
   if (from.facts) {

@@ -15,7 +15,7 @@ namespace gpushm::metrics {
 struct broker_reading {
   /// It answered in time. Otherwise `domains` has only those that the agent has opened, not serving
   /// and without numbers.
-  bool answered = false;
+  bool replied = false;
   std::optional<domains::broker_facts> facts;
   std::vector<domains::reading> domains;
   /// By domain; only those whose broker answered in time.

@@ -41,24 +41,24 @@ std::uint64_t capacity_of_process() {
 /// One for each use, for all brokers of this process.
 const std::shared_ptr<core::process_budget>& shared_by_process(inflight_use what) {
   static const std::uint64_t capacity = capacity_of_process();
-  static const auto answers = std::make_shared<core::process_budget>(0, capacity);
+  static const auto replies = std::make_shared<core::process_budget>(0, capacity);
   static const auto welcomes = std::make_shared<core::process_budget>(0, capacity);
-  return what == inflight_use::welcome ? welcomes : answers;
+  return what == inflight_use::welcome ? welcomes : replies;
 }
 
 }  // namespace
 
 inflight_budget::inflight_budget()
-    : answers_(only_descriptors(
-                   shared_by_process(inflight_use::answer)->capacity(core::resource::descriptors)),
-               shared_by_process(inflight_use::answer)),
+    : replies_(only_descriptors(
+                   shared_by_process(inflight_use::reply)->capacity(core::resource::descriptors)),
+               shared_by_process(inflight_use::reply)),
       welcomes_(
           only_descriptors(
               shared_by_process(inflight_use::welcome)->capacity(core::resource::descriptors)),
           shared_by_process(inflight_use::welcome)) {}
 
 inflight_budget::inflight_budget(std::uint64_t capacity)
-    : answers_(only_descriptors(capacity), nullptr),
+    : replies_(only_descriptors(capacity), nullptr),
       welcomes_(only_descriptors(capacity), nullptr) {}
 
 void inflight_budget::settle() noexcept {
@@ -131,7 +131,7 @@ void inflight_charge::release(inflight_use what, std::uint64_t count) noexcept {
 }
 
 void inflight_charge::reset() noexcept {
-  release(inflight_use::answer, parts_[static_cast<std::size_t>(inflight_use::answer)].count);
+  release(inflight_use::reply, parts_[static_cast<std::size_t>(inflight_use::reply)].count);
   release(inflight_use::welcome, parts_[static_cast<std::size_t>(inflight_use::welcome)].count);
 }
 

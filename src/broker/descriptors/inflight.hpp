@@ -17,7 +17,7 @@ class inflight_charge;
 /// What the descriptors of a packet are for. Members that leave descriptors of segments unread do
 /// not keep others from connecting.
 enum class inflight_use : std::uint8_t {
-  answer,
+  reply,
   welcome,
 };
 
@@ -45,10 +45,10 @@ class inflight_budget {
   friend class inflight_charge;
   using clock = std::chrono::steady_clock;
   [[nodiscard]] core::budget& of(inflight_use what) noexcept {
-    return what == inflight_use::welcome ? welcomes_ : answers_;
+    return what == inflight_use::welcome ? welcomes_ : replies_;
   }
 
-  core::budget answers_;
+  core::budget replies_;
   core::budget welcomes_;
   std::vector<inflight_charge*> charged_;  ///< those that hold any
   std::size_t next_ = 0;                   ///< index there: the next one to look at

@@ -10,12 +10,12 @@
 
 namespace gpushm::broker_detail {
 
-void effect_sink::settle(session* from, prepared answer) noexcept {
+void effect_sink::settle(session* from, prepared reply) noexcept {
   counters_.state_of(domain_);  // before the answer, so that its client sees it counted
   core::effects& wanted = domain_.pending();
   std::size_t slots = 0;
   std::size_t waits = 0;
-  std::size_t answers = 0;
+  std::size_t replies = 0;
   std::size_t questions = 0;
   std::size_t changes = 0;
   // An answer that cannot be sent releases its lease, which may cause more effects.
@@ -28,10 +28,10 @@ void effect_sink::settle(session* from, prepared answer) noexcept {
       }
     } else if (waits < wanted.waits.size()) {
       send_waiting(core::open_waits(wanted.waits[waits++]));
-    } else if (answers < wanted.answers.size()) {
-      deliver(std::move(wanted.answers[answers++]));
-    } else if (!answer.empty()) {
-      send(from, std::exchange(answer, {}));
+    } else if (replies < wanted.replies.size()) {
+      deliver(std::move(wanted.replies[replies++]));
+    } else if (!reply.empty()) {
+      send(from, std::exchange(reply, {}));
     } else if (questions < wanted.questions.size()) {
       questions += send_questions(std::span(wanted.questions).subspan(questions));
     } else if (changes < wanted.changes.size()) {
@@ -61,7 +61,7 @@ std::size_t effect_sink::send_questions(std::span<const core::question> question
       list.generations.push_back(each.generation);
     }
     outgoing packet;
-    packet.is_answer = false;
+    packet.is_reply = false;
     packet.on_event_lane = true;
     send(session_of(domain_, exporter), prepare(0, std::move(list), std::move(packet)));
   } catch (const std::bad_alloc&) {
@@ -93,55 +93,55 @@ void effect_sink::send_waiting(const core::open_waits& what) noexcept {
   }
 }
 
-void effect_sink::deliver(core::open_answer answer) noexcept {
-  session* const to = session_of(domain_, answer.session);
+void effect_sink::deliver(core::open_reply reply) noexcept {
+  session* const to = session_of(domain_, reply.session);
   const auto return_lease = [&] {
-    if (!base::is_only_fetched(answer.found->backend)) {
-      domain_.release(answer.session, answer.found->generation, 1, true);
+    if (!base::is_only_fetched(reply.found->backend)) {
+      domain_.release(reply.session, reply.found->generation, 1, true);
     }
   };
-  if (answer.found && to != nullptr && !is_known_to(*to, *answer.found)) {
+  if (reply.found && to != nullptr && !is_known_to(*to, *reply.found)) {
     return_lease();
-    answer.found = nullptr;
-    answer.why.reset();
+    reply.found = nullptr;
+    reply.why.reset();
     try {
-      answer.why = unknown_kind();
+      reply.why = unknown_kind();
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): refused without a text
     }
   }
-  if (answer.found) {
+  if (reply.found) {
     try {
-      prepared packet = opened(answer);
+      prepared packet = opened(reply);
       counters_.opened();
       send(to, std::move(packet));
       return;
     } catch (const std::bad_alloc&) {  // without an answer there is no lease
       return_lease();
-      answer.why.reset();
+      reply.why.reset();
     }
   }
-  counters_.open_failed(answer.why ? answer.why->code() : errc::out_of_memory);
+  counters_.open_failed(reply.why ? reply.why->code() : errc::out_of_memory);
   fail(to,
-       answer.request,
-       answer.index,
-       answer.why ? &*answer.why : nullptr,
-       answer.late ? lane_kind::events : lane_kind::requests);
+       reply.request,
+       reply.index,
+       reply.why ? &*reply.why : nullptr,
+       reply.late ? lane_kind::events : lane_kind::requests);
 }
 
-prepared effect_sink::opened(const core::open_answer& answer) const {
-  const core::segment& found = *answer.found;
+prepared effect_sink::opened(const core::open_reply& reply) const {
+  const core::segment& found = *reply.found;
   outgoing packet;
   packet.files = shared_files_of(found);
   packet.metadata = found.metadata;
-  packet.on_event_lane = answer.late;
+  packet.on_event_lane = reply.late;
   auto sizes = carry_chunks(packet, 0);
-  return prepare(answer.request,
-                 wire::opened{answer.index,
+  return prepare(reply.request,
+                 wire::opened{reply.index,
                               fields_of(found),
                               {},
                               std::move(sizes),
                               found.ticket,
-                              record_.receipt_for(answer.session, found)},
+                              record_.receipt_for(reply.session, found)},
                  std::move(packet));
 }
 
@@ -214,7 +214,7 @@ void effect_sink::send_event(session* to,
   try {
     outgoing packet;
     packet.subscription = subscription;
-    packet.is_answer = false;
+    packet.is_reply = false;
     packet.on_event_lane = true;
     out_.send(
         *to,

@@ -51,7 +51,7 @@ class effect_sink {
   ~effect_sink() = default;
 
   /// Carries out the domain's effects and queues the answer of the request that caused them.
-  void settle(session* from = nullptr, prepared answer = {}) noexcept;
+  void settle(session* from = nullptr, prepared reply = {}) noexcept;
   /// Queues a failure. `why` null: out of memory.
   void fail(session* to,
             std::uint64_t id,
@@ -88,8 +88,8 @@ class effect_sink {
   static constexpr std::size_t effort_per_turn = 512 * (core::domain::effort_of_event + 1);
 
   void send(session* to, prepared packet) noexcept;
-  void deliver(core::open_answer answer) noexcept;
-  [[nodiscard]] prepared opened(const core::open_answer& answer) const;
+  void deliver(core::open_reply reply) noexcept;
+  [[nodiscard]] prepared opened(const core::open_reply& reply) const;
   [[nodiscard]] std::size_t send_questions(std::span<const core::question> questions) noexcept;
   void send_waiting(const core::open_waits& what) noexcept;
   void send_event(core::change cause) noexcept;

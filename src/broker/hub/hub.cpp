@@ -235,11 +235,11 @@ bool hub::receive_one(session& from,
   kind = kind_of(message->body);
   const requests::context request{
       from, from.number, message->id, descriptors, domain_.now(), foreign};
-  prepared answer;
+  prepared reply;
   std::optional<error> refused;
   bool failed = false;
   try {
-    answer = requests_.handle(request, message->body);
+    reply = requests_.handle(request, message->body);
   } catch (const retry_later&) {
     effects_.settle(&from, {});
     return false;
@@ -249,7 +249,7 @@ bool hub::receive_one(session& from,
   } catch (const std::bad_alloc&) {
     failed = true;
   }
-  effects_.settle(&from, std::move(answer));
+  effects_.settle(&from, std::move(reply));
   if (failed) {
     counters_.requests().refused(kind, refused ? refused->code() : errc::out_of_memory);
     effects_.fail(&from, message->id, 0, refused ? &*refused : nullptr);

@@ -12,8 +12,8 @@ std::vector<std::byte> outgoing::encode() const {
   if (!packet.empty()) {
     return packet;
   }
-  if (const auto* answer = std::get_if<wire::opened>(&late.body); answer != nullptr && metadata) {
-    wire::opened whole = *answer;
+  if (const auto* reply = std::get_if<wire::opened>(&late.body); reply != nullptr && metadata) {
+    wire::opened whole = *reply;
     whole.metadata = metadata->bytes;
     return wire::encode({late.id, std::move(whole)});
   }
@@ -23,9 +23,9 @@ std::vector<std::byte> outgoing::encode() const {
 std::uint64_t outgoing::cost() const noexcept {
   constexpr std::uint64_t bytes_per_descriptor = 16;
   std::uint64_t text = packet.size();
-  if (const auto* answer = std::get_if<wire::opened>(&late.body);
-      packet.empty() && answer != nullptr) {
-    text += sizeof(wire::opened) + answer->segment.name.size() + answer->ticket.size();
+  if (const auto* reply = std::get_if<wire::opened>(&late.body);
+      packet.empty() && reply != nullptr) {
+    text += sizeof(wire::opened) + reply->segment.name.size() + reply->ticket.size();
   }
   return core::cost::packet + text + descriptors.size() * bytes_per_descriptor;
 }

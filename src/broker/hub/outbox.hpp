@@ -27,13 +27,13 @@ struct outgoing {
   std::vector<records::descriptor_id> ids;               ///< of `descriptors`; 0: the state table
   std::shared_ptr<const segment_files> files;            ///< keeps `descriptors` open
   std::optional<std::uint64_t> subscription;  ///< of an event, which a resync may replace
-  bool is_answer = true;                      ///< false: not the answer of a request
+  bool is_reply = true;                       ///< false: not the answer of a request
   bool on_event_lane = false;
   std::shared_ptr<const kept_fd> own;  ///< the one of `descriptors` that this owns
   std::uint64_t number = 0;            ///< its record's; 0: not recorded
 
   /// It is a `continued`.
-  [[nodiscard]] bool is_table() const noexcept { return !is_answer && !ids.empty(); }
+  [[nodiscard]] bool is_table() const noexcept { return !is_reply && !ids.empty(); }
   [[nodiscard]] std::vector<std::byte> encode() const;
   /// Bytes charged while it is queued.
   [[nodiscard]] std::uint64_t cost() const noexcept;

@@ -36,8 +36,8 @@ struct kind_visitor {
   kind operator()(const wire::unfence& /*message*/) const noexcept { return kind::unfence; }
   kind operator()(const wire::keep& /*message*/) const noexcept { return kind::keep; }
   kind operator()(const wire::cancel& /*message*/) const noexcept { return kind::cancel; }
-  template <typename Answer>
-  kind operator()(const Answer& /*message*/) const noexcept {
+  template <typename Reply>
+  kind operator()(const Reply& /*message*/) const noexcept {
     return kind::other;
   }
 };

@@ -239,7 +239,7 @@ prepared requests::handle(const context& at, const wire::reserve& message) {
       packet.descriptors = {writable.get()};
       packet.ids = {writable.id};
     }
-    prepared answer =
+    prepared reply =
         prepare(at.id,
                 wire::reserved{generation, slot, record_.receipt_for(at.number, created)},
                 std::move(packet));
@@ -247,7 +247,7 @@ prepared requests::handle(const context& at, const wire::reserve& message) {
       domain_.attach(at.number, generation, 0, 1);
       record_.record(*files);
     }
-    return answer;
+    return reply;
   } catch (...) {
     domain_.release(at.number, generation, 1);  // its only lease: undoes the reservation
     throw;
@@ -313,7 +313,7 @@ prepared requests::handle(const context& at, const wire::attach& message) {
   if (at.foreign != 0) {
     throw_wrong_chunk_kind(what.backend);
   }
-  prepared answer = prepare(at.id, wire::done{});
+  prepared reply = prepare(at.id, wire::done{});
   segment_files& files = files_of(what);
   for (std::size_t i = 0; i < at.descriptors.size(); ++i) {
     check_chunk(
@@ -360,15 +360,15 @@ prepared requests::handle(const context& at, const wire::attach& message) {
   if (!by_signaler) {  // it has not come back
     pages_.end(message.generation);
   }
-  return answer;
+  return reply;
 }
 
 prepared requests::handle(const context& at, const wire::publish& message) {
   // Waiting opens are answered first; the creator gets `done` when all can see the segment.
-  prepared answer = prepare(at.id, wire::done{});
+  prepared reply = prepare(at.id, wire::done{});
   record_.check_publication(message, at.number);
   domain_.publish(at.number, message.generation, message.metadata);
-  return answer;
+  return reply;
 }
 
 prepared requests::handle(const context& at, const wire::open& message) {
@@ -464,9 +464,9 @@ prepared requests::handle(const context& at, const wire::release& message) {
 }
 
 prepared requests::handle(const context& at, const wire::remove& message) {
-  prepared answer = prepare(at.id, wire::done{});
+  prepared reply = prepare(at.id, wire::done{});
   domain_.remove(at.number, message.name, message.generation);
-  return answer;
+  return reply;
 }
 
 prepared requests::handle(const context& at, const wire::list& message) {
@@ -505,16 +505,16 @@ prepared requests::handle(const context& at, const wire::stat& message) {
 
 prepared requests::handle(const context& at, const wire::subscribe& message) {
   wire::listing page = list_page(at, message.prefix, {});
-  prepared answer = prepare(
+  prepared reply = prepare(
       at.id, wire::subscribed{std::move(page.segments), page.more, out_.events_queued(at.from)});
   domain_.subscribe(at.number, at.id, message.prefix);
-  return answer;
+  return reply;
 }
 
 prepared requests::handle(const context& at, const wire::unsubscribe& message) {
-  prepared answer = prepare(at.id, wire::done{});
+  prepared reply = prepare(at.id, wire::done{});
   domain_.unsubscribe(at.number, message.subscription);
-  return answer;
+  return reply;
 }
 
 prepared requests::handle(const context& at, const wire::bye& /*message*/) {
@@ -540,7 +540,7 @@ prepared requests::handle(const context& /*at*/, const wire::report& message) {
 
 /// In turns: a process may have ended with thousands of connections.
 prepared requests::handle(const context& at, const wire::unfence& message) {
-  prepared answer = prepare(at.id, wire::done{});
+  prepared reply = prepare(at.id, wire::done{});
   const bool has_begun = std::exchange(at.from.goes_on, std::nullopt) == at.id;
   const core::peer& who = domain_.peer_of(at.number);
   const std::string line = "domain " + config_.domain + ": pid " + std::to_string(who.pid) +
@@ -561,13 +561,13 @@ prepared requests::handle(const context& at, const wire::unfence& message) {
   }
   counters_.unfenced();
   log_about_members(log_level::warning, line);
-  return answer;
+  return reply;
 }
 
 prepared requests::handle(const context& at, const wire::keep& message) {
-  prepared answer = prepare(at.id, wire::done{});
+  prepared reply = prepare(at.id, wire::done{});
   domain_.keep(at.number, message.generations, message.counts, message.more);
-  return answer;
+  return reply;
 }
 
 prepared requests::handle(const context& at, const wire::cancel& message) {
@@ -583,8 +583,8 @@ prepared requests::handle(const context& at, const wire::cancel& message) {
                                                                  : std::move(too_late);
 }
 
-template <typename Answer>
-prepared requests::handle(const context& at, const Answer& /*message*/) {
+template <typename Reply>
+prepared requests::handle(const context& at, const Reply& /*message*/) {
   effects_.reject(at.from, at.id, "a client sent a message that only brokers send");
   return {};
 }

@@ -102,8 +102,8 @@ class requests {
   prepared handle(const context& at, const wire::unfence& message);
   prepared handle(const context& at, const wire::keep& message);
   prepared handle(const context& at, const wire::cancel& message);
-  template <typename Answer>
-  prepared handle(const context& at, const Answer& message);
+  template <typename Reply>
+  prepared handle(const context& at, const Reply& message);
 
   [[nodiscard]] const core::segment& reserve_when_freed(
       const context& at,

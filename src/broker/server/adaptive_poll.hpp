@@ -30,7 +30,7 @@ class adaptive_poll {
 
   /// The event that precedes a poll. Each has separate misses: a client that gets memory maps it
   /// first, and a client that releases memory sends its next request immediately.
-  enum class after : unsigned char { answer, request_without_answer, question };
+  enum class after : unsigned char { reply, request_without_reply, question };
 
   /// `enabled`: false where polling would keep other threads off the CPU.
   explicit adaptive_poll(bool enabled) noexcept : enabled_(enabled) {}
@@ -68,19 +68,19 @@ class adaptive_poll {
   };
   [[nodiscard]] misses& misses_of(after what) noexcept {
     switch (what) {
-      case after::answer:
-        return after_answer_;
+      case after::reply:
+        return after_reply_;
       case after::question:
         return after_question_;
-      case after::request_without_answer:
+      case after::request_without_reply:
         break;
     }
     return after_request_;
   }
 
   bool enabled_;
-  after last_ = after::answer;
-  misses after_answer_;
+  after last_ = after::reply;
+  misses after_reply_;
   misses after_request_;
   misses after_question_;
   std::chrono::duration<double> saved_{max_saved};

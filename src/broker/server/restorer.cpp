@@ -168,7 +168,7 @@ void restorer::restore_packet(std::uint64_t number, records::packet_record& reco
   lane& on = record.on_event_lane && to.events ? *to.events : to.requests;
   outgoing packet;
   packet.number = number;
-  packet.is_answer = record.is_answer;
+  packet.is_reply = record.is_reply;
   packet.on_event_lane = record.on_event_lane;
   packet.ids = record.descriptors;
   const auto segment_record =
@@ -206,7 +206,7 @@ void restorer::restore_packet(std::uint64_t number, records::packet_record& reco
     packet.packet = std::move(record.bytes);
   }
   to.held.charge(core::resource::memory_bytes, packet.cost());
-  to.queued_answers += packet.is_answer ? 1U : 0U;
+  to.queued_replies += packet.is_reply ? 1U : 0U;
   if (&on == &to.requests) {
     ++on.queued;
   } else {
@@ -318,7 +318,7 @@ void restorer::give_table(connection& to) {
   packet.front().packet = wire::encode({0, wire::continued{}});
   packet.front().descriptors = {table_.descriptor()};
   packet.front().ids = {0};
-  packet.front().is_answer = false;
+  packet.front().is_reply = false;
   packet.front().on_event_lane = true;
   sender_.send(to, std::move(packet));
 }

@@ -284,9 +284,9 @@ class server::impl final : public outbox {
 
   void send(session& to, prepared packet) noexcept override {
     const bool is_question =
-        !packet.empty() && !packet.front().is_answer && !packet.front().subscription;
+        !packet.empty() && !packet.front().is_reply && !packet.front().subscription;
     if (is_question || last_sent_ != adaptive_poll::after::question) {
-      last_sent_ = is_question ? adaptive_poll::after::question : adaptive_poll::after::answer;
+      last_sent_ = is_question ? adaptive_poll::after::question : adaptive_poll::after::reply;
     }
     sender_.send(connection_of(to), std::move(packet));
   }
@@ -395,7 +395,7 @@ class server::impl final : public outbox {
   void give_tables() {
     recorder_.commit();
     hub_.for_each_session([this](session& each) {
-      const recorder::step named(recorder_, {step_kind::answers, each.number});
+      const recorder::step named(recorder_, {step_kind::replies, each.number});
       sender_.flush_table(connection_of(each));
     });
   }
@@ -455,7 +455,7 @@ class server::impl final : public outbox {
     }
     const auto begin = clock::now();
     const auto longest =
-        poll_.next(std::exchange(last_sent_, adaptive_poll::after::request_without_answer), begin);
+        poll_.next(std::exchange(last_sent_, adaptive_poll::after::request_without_reply), begin);
     for (auto now = begin; now - begin < longest; now = clock::now()) {
       if (io_.poll() != 0) {
         poll_.polled(now - begin, true);
@@ -601,7 +601,7 @@ class server::impl final : public outbox {
     }
     try {
       if (of.may_flush()) {
-        const recorder::step named(recorder_, {step_kind::answers, of.number});
+        const recorder::step named(recorder_, {step_kind::replies, of.number});
         sender_.flush(of);
       } else if (of.may_go_on()) {
         const recorder::step named(recorder_, {step_kind::open_rest, of.number});
@@ -661,7 +661,7 @@ class server::impl final : public outbox {
   hub hub_;
   adaptive_poll poll_{base::cpu_limit() >= min_cpus_to_poll};
   /// Since the last poll.
-  adaptive_poll::after last_sent_ = adaptive_poll::after::request_without_answer;
+  adaptive_poll::after last_sent_ = adaptive_poll::after::request_without_reply;
   std::uint64_t seen_requests_ = 0;  ///< at the last poll
   // Each refers only to members declared before it.
   turn_loop loop_;

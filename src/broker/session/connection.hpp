@@ -36,17 +36,17 @@ struct connection final : session, std::enable_shared_from_this<connection> {
 
   /// Upper bound of queued answers beyond which no more requests are read. Questions to exporters
   /// do not count: an exporter with unread questions must be able to send its answers.
-  static constexpr std::size_t max_queued_answers = 16;
+  static constexpr std::size_t max_queued_replies = 16;
 
-  [[nodiscard]] bool may_answer() const noexcept { return queued_answers < max_queued_answers; }
+  [[nodiscard]] bool may_reply() const noexcept { return queued_replies < max_queued_replies; }
   [[nodiscard]] bool may_read() const noexcept {
     return (requests.readable || requests.handled) && !dropped &&
-           !requests.receiving_descriptors_since && may_answer() && !rest && !resumes &&
+           !requests.receiving_descriptors_since && may_reply() && !rest && !resumes &&
            waits_for_events == 0;
   }
   /// With a request that takes several turns.
   [[nodiscard]] bool may_go_on() const noexcept {
-    return (may_answer() && rest) || resumes || waits_for_events != 0;
+    return (may_reply() && rest) || resumes || waits_for_events != 0;
   }
   [[nodiscard]] bool may_read_events() const noexcept {
     return events && (events->readable || events->handled) && !dropped && waits_for_events == 0;
@@ -117,7 +117,7 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   clock::time_point accepted;
 
   core::charges held;  ///< for queued packets and for sent packets that are unread
-  std::size_t queued_answers = 0;
+  std::size_t queued_replies = 0;
   std::size_t queued_events = 0;
   /// Subscriptions owed a resync once the queue is empty. Capacity: all subscriptions of a session.
   std::vector<std::uint64_t> lost_subscriptions;

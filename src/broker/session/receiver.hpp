@@ -37,7 +37,7 @@ class receiver {
            deadlines& late,
            retry_poll& poll,
            retry_poll& keeper_poll,
-           sender& answers,
+           sender& replies,
            connection_ender& ender,
            member_log& log,
            recorder& records);

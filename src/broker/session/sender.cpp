@@ -56,7 +56,7 @@ struct unsent_descriptors {
 /// Welcome is the first packet.
 inflight_use use_of(const lane& on) noexcept {
   return on.kind == lane_kind::requests && on.sent == 0 ? inflight_use::welcome
-                                                        : inflight_use::answer;
+                                                        : inflight_use::reply;
 }
 
 /// Returns the charge for packets that the peer has read.
@@ -106,8 +106,8 @@ void sender::deliver() noexcept {
   }
   is_delivering_ = true;
   // NOLINTNEXTLINE(modernize-loop-convert): more can be added meanwhile
-  for (std::size_t i = 0; i < with_answers_.size(); ++i) {
-    const std::shared_ptr<connection> to = with_answers_[i];
+  for (std::size_t i = 0; i < with_replies_.size(); ++i) {
+    const std::shared_ptr<connection> to = with_replies_[i];
     log_.guarded([&] {
       to->for_each_lane([&](lane& each) {
         if (!to->closed && each.may_send()) {
@@ -117,7 +117,7 @@ void sender::deliver() noexcept {
       loop_.request_turn(*to);
     });
   }
-  with_answers_.clear();
+  with_replies_.clear();
   is_delivering_ = false;
 }
 
@@ -176,7 +176,7 @@ void sender::queue(connection& to, prepared& packet) {
     ++to.queued_events;
   } else {
     to.held.charge(core::resource::memory_bytes, cost);
-    to.queued_answers += one.is_answer ? 1U : 0U;
+    to.queued_replies += one.is_reply ? 1U : 0U;
   }
   record(on, one, on.queued);
   on.queue.splice(on.queue.end(), packet);
@@ -188,8 +188,8 @@ void sender::queue(connection& to, prepared& packet) {
   }
   if (!is_event) {
     try {
-      if (with_answers_.empty() || with_answers_.back().get() != &to) {
-        with_answers_.push_back(to.shared_from_this());
+      if (with_replies_.empty() || with_replies_.back().get() != &to) {
+        with_replies_.push_back(to.shared_from_this());
       }
       return;
     } catch (const std::bad_alloc&) {  // sent in its turn
@@ -210,7 +210,7 @@ void sender::record(const lane& on, outgoing& packet, std::uint64_t place) noexc
     records::packet_record record;
     record.session = on.of.number;
     record.on_event_lane = on.kind == lane_kind::events;
-    record.is_answer = packet.is_answer;
+    record.is_reply = packet.is_reply;
     record.place = place;
     record.bytes = packet.packet.empty() ? wire::encode(packet.late) : packet.packet;
     record.descriptors = packet.ids;
@@ -262,7 +262,7 @@ outgoing resync_of(std::uint64_t subscription) {
   outgoing packet;
   packet.packet = wire::encode({subscription, std::move(resync)});
   packet.subscription = subscription;
-  packet.is_answer = false;
+  packet.is_reply = false;
   packet.on_event_lane = true;
   return packet;
 }
@@ -310,7 +310,7 @@ void sender::restore_inflight(lane& on) noexcept {
   }
   on.inflight_descriptors = std::min(on.inflight_bound, max_inflight_descriptors_);
   std::uint32_t count = on.inflight_descriptors;
-  while (count != 0 && !take_inflight(on, inflight_use::answer, count)) {
+  while (count != 0 && !take_inflight(on, inflight_use::reply, count)) {
     count /= 2;
   }
 }
@@ -391,7 +391,7 @@ void sender::forget_first(lane& on) {
     recorder_.forget(first.own->id);
   }
   to.queued_events -= first.subscription ? 1U : 0U;
-  to.queued_answers -= !first.subscription && first.is_answer ? 1U : 0U;
+  to.queued_replies -= !first.subscription && first.is_reply ? 1U : 0U;
   to.held.release(core::resource::memory_bytes, first.cost());
   on.queue.pop_front();
 }
@@ -460,9 +460,9 @@ void sender::flush(connection& to) {
   }
 }
 
-void sender::flush_lane(lane& on, bool only_answers) {
+void sender::flush_lane(lane& on, bool only_replies) {
   for (int i = 0; i < sends_per_turn && !on.queue.empty() && !recorder_.is_behind(); ++i) {
-    if (only_answers && on.queue.front().subscription) {
+    if (only_replies && on.queue.front().subscription) {
       return;
     }
     if (!try_send(on, on.queue.front())) {

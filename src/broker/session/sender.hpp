@@ -66,7 +66,7 @@ class sender {
   void queue(connection& to, prepared& packet);
   void record_events_later(connection& of) noexcept;
   void record(const lane& on, outgoing& packet, std::uint64_t place) noexcept;
-  void flush_lane(lane& on, bool only_answers = false);
+  void flush_lane(lane& on, bool only_replies = false);
   [[nodiscard]] bool record_inflight(lane& on, std::uint32_t count) noexcept;
   [[nodiscard]] bool take_inflight(lane& on, inflight_use what, std::uint32_t count) noexcept;
   bool try_send(lane& on, const outgoing& packet);
@@ -84,7 +84,7 @@ class sender {
   recorder& recorder_;
   std::uint32_t max_inflight_descriptors_;
   std::shared_ptr<inflight_budget> inflight_;
-  std::vector<std::shared_ptr<connection>> with_answers_;  ///< queued since the last `deliver`
+  std::vector<std::shared_ptr<connection>> with_replies_;  ///< queued since the last `deliver`
   std::vector<std::shared_ptr<connection>> with_events_;  ///< queued since the last `record_events`
   bool is_delivering_ = false;
 };

@@ -96,7 +96,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   /// How long a wait for another producer may last: until there is one, and until it has answered.
   struct patience {
     time_point for_producer;
-    time_point for_answer;
+    time_point for_reply;
   };
 
   // channel_membership.cpp: called by the constructor, and in `next`'s turn.

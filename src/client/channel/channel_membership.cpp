@@ -73,7 +73,7 @@ void channel_consumer::join_any(const patience& until, const std::stop_token& st
       base::pause_before_retry(milliseconds(1));
       continue;
     }
-    if (join(std::move(producer), until.for_answer, stop)) {
+    if (join(std::move(producer), until.for_reply, stop)) {
       return;
     }
     base::pause_before_retry(milliseconds(1));
@@ -302,7 +302,7 @@ channel_consumer::attachment channel_consumer::attach(const patience& until,
     if (!has_first && doubtful_.producer != producer) {
       doubtful_ = {producer, steady_clock::now()};
     }
-    const admission admitted = await_admission(*view, !has_first, until.for_answer, stop);
+    const admission admitted = await_admission(*view, !has_first, until.for_reply, stop);
     if (admitted.outcome == attachment::done) {
       if (adopt(*view, std::move(*opened), admitted)) {
         return attachment::done;
@@ -367,7 +367,7 @@ bool channel_consumer::join_next_producer(const patience& until, const std::stop
                   "release them first");
     }
   }
-  if (!await_releases(until.for_answer, stop)) {
+  if (!await_releases(until.for_reply, stop)) {
     return false;
   }
   std::unique_lock lock(mutex_);

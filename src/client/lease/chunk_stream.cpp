@@ -57,7 +57,7 @@ void chunk_stream::receive() {
     ask();
   }
   const wire::segment& info = lease_->info();
-  answer got = asked_->get({"open", info.name}, base::deadline_after(timeout_));
+  reply got = asked_->get({"open", info.name}, base::deadline_after(timeout_));
   asked_.reset();
   const std::uint32_t first = arrived();
   auto* received = std::get_if<wire::chunks>(&got.body);
@@ -65,7 +65,7 @@ void chunk_stream::receive() {
       received->first_chunk != first || got.descriptors.empty() ||
       got.descriptors.size() != received->chunk_bytes.size() ||
       got.descriptors.size() > info.chunk_count - first) {
-    throw unexpected_answer({"open", info.name});
+    throw unexpected_reply({"open", info.name});
   }
   now_ = {std::move(received->chunk_bytes), std::move(got.descriptors)};
   before_ = first;

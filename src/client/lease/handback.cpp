@@ -50,13 +50,13 @@ void hand_back_one(lease_table& leases,
   const auto& [offer, chunks] = *what;
   const subject about{"hand back", offer.name};
   // From here on an exception releases the grant, which ends the reservation.
-  answer got = to->request(offer, about, base::deadline_after(timeout));
+  reply got = to->request(offer, about, base::deadline_after(timeout));
   const auto* const reserved = std::get_if<wire::reserved>(&got.body);
   if (reserved == nullptr || reserved->generation != offer.generation) {
-    throw unexpected_answer(about);  // an older broker has reserved another segment
+    throw unexpected_reply(about);  // an older broker has reserved another segment
   }
   attach_all(*to, offer.generation, *chunks, about, timeout);
-  lease->answer_on(*to);  // an opener may ask as soon as it is published
+  lease->reply_on(*to);  // an opener may ask as soon as it is published
   if (lease->published()) {
     const auto metadata = lease->metadata();
     static_cast<void>(
@@ -80,7 +80,7 @@ bool open_one(lease_table& leases,
               const std::stop_token& stop,
               milliseconds timeout) {
   const wire::segment& info = lease->info();
-  answer got = to->open(
+  reply got = to->open(
       {info.name, 0, 0, info.generation}, {"open", info.name}, base::deadline_after(timeout), stop);
   if (const auto* const opened = std::get_if<wire::opened>(&got.body);
       opened != nullptr && opened->segment.generation == info.generation) {

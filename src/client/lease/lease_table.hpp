@@ -19,8 +19,8 @@
 #include "base/files/guarded_fd.hpp"
 #include "client/lease/mapping.hpp"
 #include "client/lease/segment_lease.hpp"
-#include "client/session/answer.hpp"
 #include "client/session/connection.hpp"
+#include "client/session/reply.hpp"
 #include "gpushm/client.hpp"
 
 namespace gpushm::client_detail {

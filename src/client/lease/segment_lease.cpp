@@ -79,7 +79,7 @@ std::list<segment_lease::place> segment_lease::go_to(std::shared_ptr<connection>
   places_.push_back({std::move(successor), slot, now().moves + 1});
   now_.store(&places_.back());
   if (shared_) {
-    register_answer(*now().broker);
+    register_reply(*now().broker);
   }
   std::list<place> former;
   if (readers_.load() == 0) {  // else the next move drops them
@@ -93,10 +93,10 @@ std::size_t segment_lease::connections() const {
   return places_.size();
 }
 
-void segment_lease::answer_on(connection& successor) const {
+void segment_lease::reply_on(connection& successor) const {
   const std::lock_guard lock(mutex_);
   if (shared_) {
-    register_answer(successor);
+    register_reply(successor);
   }
 }
 
@@ -166,11 +166,11 @@ segment_lease::to_hand_back() const {
 void segment_lease::share(std::shared_ptr<const memory::source> memory) {
   const std::lock_guard lock(mutex_);
   shared_ = std::move(memory);
-  register_answer(*now().broker);
+  register_reply(*now().broker);
 }
 
-void segment_lease::register_answer(connection& on) const {
-  on.worker().answer_for(info_.generation, [memory = shared_] { return memory->unchanged(); });
+void segment_lease::register_reply(connection& on) const {
+  on.worker().reply_for(info_.generation, [memory = shared_] { return memory->unchanged(); });
 }
 
 void segment_lease::stop_sharing() noexcept {
@@ -178,7 +178,7 @@ void segment_lease::stop_sharing() noexcept {
   const std::lock_guard lock(mutex_);
   ended.swap(shared_);
   if (ended) {
-    now().broker->worker().stop_answering(info_.generation);
+    now().broker->worker().stop_replying(info_.generation);
   }
 }
 

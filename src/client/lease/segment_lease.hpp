@@ -15,8 +15,8 @@
 
 #include "base/files/file.hpp"
 #include "base/files/guarded_fd.hpp"
-#include "client/session/answer.hpp"
 #include "client/session/connection.hpp"
+#include "client/session/reply.hpp"
 #include "gpu/memory/backends/backend.hpp"
 #include "gpu/memory/sources/source.hpp"
 #include "gpushm/types.hpp"
@@ -138,7 +138,7 @@ class segment_lease {
   };
   /// Answers questions of the broker of `successor` about memory that this process shares, already
   /// before the lease is renewed there.
-  void answer_on(connection& successor) const;
+  void reply_on(connection& successor) const;
   /// As `move_to`, with one grant.
   [[nodiscard]] std::list<place> renew(std::shared_ptr<connection> successor, const renewal& by);
   /// Lost with its broker, and not known to be gone.
@@ -208,7 +208,7 @@ class segment_lease {
   [[nodiscard]] const place& now() const noexcept { return *now_.load(); }
   // With the lock held.
   [[nodiscard]] std::list<place> go_to(std::shared_ptr<connection> successor, std::uint32_t slot);
-  void register_answer(connection& on) const;
+  void register_reply(connection& on) const;
   void stop_sharing() noexcept;
 
   std::weak_ptr<lease_table> table_;

@@ -67,7 +67,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
 
   struct open_reply {
     std::shared_ptr<connection> broker;
-    answer got;
+    reply got;
   };
   /// Blocks until the broker answers with a segment or a failure. `generation` 0: any.
   [[nodiscard]] open_reply request_open(std::string_view name,
@@ -76,7 +76,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                         offers& offered);
   /// Accepts the grant of a page of timelines, of a timeline, or, without a kind, of a segment.
   /// Throws the error of a failure, invalid_argument for another kind.
-  [[nodiscard]] std::shared_ptr<segment_lease> accept(open_reply& answered,
+  [[nodiscard]] std::shared_ptr<segment_lease> accept(open_reply& received,
                                                       std::string_view name,
                                                       std::uint64_t expected_size_bytes,
                                                       std::optional<backend> kind);
@@ -129,7 +129,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   // The steps of an open (open.cpp).
   [[nodiscard]] segment_ptr find(std::string_view name, const open_options& options);
   /// Accepts the grant, maps the memory and caches the mapping. Throws the error of a failure.
-  [[nodiscard]] segment_ptr use(open_reply answered,
+  [[nodiscard]] segment_ptr use(open_reply received,
                                 std::string_view name,
                                 const open_options& options,
                                 offers& offered,
@@ -147,10 +147,10 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                     const subject& about,
                                     steady_time deadline,
                                     std::size_t& count);
-  /// Keeps what `answers` about `names` grant: persistent segments, or all if `any_lifetime`.
+  /// Keeps what `replies` about `names` grant: persistent segments, or all if `any_lifetime`.
   /// Returns false if there is no room for more.
   [[nodiscard]] bool keep_prefetched(const std::shared_ptr<connection>& connected,
-                                     std::vector<answer> answers,
+                                     std::vector<reply> replies,
                                      std::span<const std::string> names,
                                      bool any_lifetime,
                                      const subject& about,

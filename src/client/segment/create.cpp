@@ -59,11 +59,11 @@ void attach_chunks(segment_lease& lease,
 constexpr std::chrono::seconds name_retry_limit{5};
 constexpr std::chrono::milliseconds name_poll{5};
 
-answer reserve_name(connection& broker,
-                    const wire::reserve& wanted,
-                    const subject& about,
-                    steady_time deadline,
-                    const std::stop_token& stop) {
+reply reserve_name(connection& broker,
+                   const wire::reserve& wanted,
+                   const subject& about,
+                   steady_time deadline,
+                   const std::stop_token& stop) {
   const auto retry_deadline =
       std::min(deadline, base::deadline_after(broker.broker().fence_delay + name_retry_limit));
   std::optional<error> last_failure;
@@ -94,12 +94,12 @@ std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> client_impl::reserve
     steady_time deadline,
     const std::stop_token& stop) {
   const auto connected = broker(stop);
-  answer got = reserve_name(*connected, wanted, {operation, wanted.name}, deadline, stop);
+  reply got = reserve_name(*connected, wanted, {operation, wanted.name}, deadline, stop);
   const auto* reserved = std::get_if<wire::reserved>(&got.body);
   if (reserved == nullptr ||
       got.descriptors.size() != (wanted.backend == backend::signals ? 1U : 0U) ||
       reserved->generation == 0 || reserved->generation > max_generation) {
-    throw unexpected_answer({operation, wanted.name});
+    throw unexpected_reply({operation, wanted.name});
   }
   wire::segment info{std::move(static_cast<base::segment_facts&>(wanted))};
   info.generation = reserved->generation;

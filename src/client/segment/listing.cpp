@@ -10,10 +10,10 @@ namespace gpushm::client_detail {
 
 namespace {
 
-wire::listing listing_of(answer got, std::string_view operation, std::string_view object) {
+wire::listing listing_of(reply got, std::string_view operation, std::string_view object) {
   auto* page = std::get_if<wire::listing>(&got.body);
   if (page == nullptr) {
-    throw unexpected_answer({operation, object});
+    throw unexpected_reply({operation, object});
   }
   return std::move(*page);
 }
@@ -37,7 +37,7 @@ void client_impl::list_after(connection& to,
         "list",
         prefix);
     if (!page.segments.empty() && page.segments.back().name <= after) {  // would loop forever
-      throw unexpected_answer({"list", prefix});
+      throw unexpected_reply({"list", prefix});
     }
     const bool is_last = !page.more || page.segments.empty();
     all.insert(all.end(),
@@ -58,7 +58,7 @@ wire::segment client_impl::stat(std::string_view name, gpushm::generation genera
                  "stat",
                  name);
   if (page.segments.size() != 1) {
-    throw unexpected_answer({"stat", name});
+    throw unexpected_reply({"stat", name});
   }
   if (const auto found = page.segments.front().generation; generation != 0 && found != generation) {
     throw error(errc::gone_or_replaced,

@@ -13,7 +13,7 @@
 #include "base/process/deadline.hpp"
 #include "base/segments/exporter_bound.hpp"
 #include "client/segment/remote_ticket.hpp"
-#include "client/session/answer_check.hpp"
+#include "client/session/reply_check.hpp"
 #include "gpu/memory/sources/remote_memory.hpp"
 
 namespace gpushm::client_detail {
@@ -49,7 +49,7 @@ pending_offers& pending() {
 
 }  // namespace
 
-void offers::map(answer offer, std::string_view name) noexcept {
+void offers::map(reply offer, std::string_view name) noexcept {
   try {
     if (pending_number_ == 0) {
       pending_offers& all = pending();
@@ -71,7 +71,7 @@ void offers::map(answer offer, std::string_view name) noexcept {
   }
 }
 
-void offers::try_to_map(entry& result, answer offer, std::string_view name) const {
+void offers::try_to_map(entry& result, reply offer, std::string_view name) const {
   auto& what = std::get<wire::waiting>(offer.body);
   const wire::opened as_opened{what.index,
                                std::move(*what.segment),

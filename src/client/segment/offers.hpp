@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "client/lease/segment_lease.hpp"
-#include "client/session/answer.hpp"
+#include "client/session/reply.hpp"
 #include "client/session/request_lane.hpp"
 #include "gpu/driver/devices.hpp"
 #include "gpu/memory/backends/backend.hpp"
@@ -33,7 +33,7 @@ class offers {
 
   /// Maps the memory that a `Waiting` offers for `name`. `take` throws the error of a failure, as
   /// the mapping may not be needed. Blocks for the driver.
-  void map(answer offer, std::string_view name) noexcept;
+  void map(reply offer, std::string_view name) noexcept;
   /// The broker has answered with these generations, and refused all other offers.
   void settle(const std::vector<gpushm::generation>& granted) noexcept;
   /// Returns the mapping for `lease` and `user`; null if there is none. Throws the error that
@@ -56,7 +56,7 @@ class offers {
     std::exception_ptr failure;  ///< null if there is a region
   };
 
-  void try_to_map(entry& result, answer offer, std::string_view name) const;
+  void try_to_map(entry& result, reply offer, std::string_view name) const;
 
   const open_options& options_;
   std::list<entry> all_;

@@ -12,7 +12,7 @@
 #include "client/segment/offers.hpp"
 #include "client/segment/remote_ticket.hpp"
 #include "client/segment/segment_impl.hpp"
-#include "client/session/answer_check.hpp"
+#include "client/session/reply_check.hpp"
 #include "gpu/memory/backends/backend.hpp"
 
 namespace gpushm::client_detail {
@@ -143,14 +143,14 @@ client_impl::open_reply client_impl::request_open(std::string_view name,
     const auto timeout = options.timeout <= std::chrono::milliseconds(0)
                              ? std::chrono::milliseconds(0)
                              : std::min(time_left(name_deadline), max_request_wait);
-    answer got = connected->open(wire::open{std::string(name),
-                                            options.expected_size_bytes,
-                                            static_cast<std::uint32_t>(timeout.count()),
-                                            generation},
-                                 {"open", name},
-                                 base::later(request_deadline(), timeout),
-                                 options.stop,
-                                 [&](answer offer) { offered.map(std::move(offer), name); });
+    reply got = connected->open(wire::open{std::string(name),
+                                           options.expected_size_bytes,
+                                           static_cast<std::uint32_t>(timeout.count()),
+                                           generation},
+                                {"open", name},
+                                base::later(request_deadline(), timeout),
+                                options.stop,
+                                [&](reply offer) { offered.map(std::move(offer), name); });
     const auto* opened = std::get_if<wire::opened>(&got.body);
     offered.settle(opened == nullptr ? std::vector<gpushm::generation>()
                                      : std::vector{opened->segment.generation});
@@ -165,21 +165,21 @@ client_impl::open_reply client_impl::request_open(std::string_view name,
 
 // ---- accept, map, cache ----
 
-std::shared_ptr<segment_lease> client_impl::accept(open_reply& answered,
+std::shared_ptr<segment_lease> client_impl::accept(open_reply& received,
                                                    std::string_view name,
                                                    std::uint64_t expected_size_bytes,
                                                    std::optional<backend> kind) {
-  answer& got = answered.got;
+  reply& got = received.got;
   if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
     throw from_wire(*failure, {"open", name});
   }
   auto* const opened = std::get_if<wire::opened>(&got.body);
   if (opened == nullptr) {
-    throw unexpected_answer({"open", name});
+    throw unexpected_reply({"open", name});
   }
   check_opened(*opened, got.descriptors.size(), name, expected_size_bytes);
   check_kind(opened->segment.backend, kind, name);
-  return leases_->take(answered.broker,
+  return leases_->take(received.broker,
                        {std::move(opened->segment),
                         std::move(opened->metadata),
                         std::move(opened->ticket),
@@ -188,16 +188,16 @@ std::shared_ptr<segment_lease> client_impl::accept(open_reply& answered,
                        "open");
 }
 
-segment_ptr client_impl::use(open_reply answered,
+segment_ptr client_impl::use(open_reply received,
                              std::string_view name,
                              const open_options& options,
                              offers& offered,
                              steady_time begin) {
-  const auto lease = accept(answered, name, options.expected_size_bytes, std::nullopt);
-  auto& opened = std::get<wire::opened>(answered.got.body);
+  const auto lease = accept(received, name, options.expected_size_bytes, std::nullopt);
+  auto& opened = std::get<wire::opened>(received.got.body);
   granted what{lease,
                {lease,
-                {std::move(opened.chunk_bytes), std::move(answered.got.descriptors)},
+                {std::move(opened.chunk_bytes), std::move(received.got.descriptors)},
                 options_.request_limit}};
   return map_and_keep(what, options, offered, begin);
 }
@@ -207,7 +207,7 @@ segment_ptr client_impl::map_and_keep(granted& what,
                                       offers& offered,
                                       steady_time begin) {
   const auto& lease = what.lease;
-  const auto answered = std::chrono::steady_clock::now();
+  const auto received = std::chrono::steady_clock::now();
   try {
     std::shared_ptr<mapping> mapped;
     if (base::is_exporter_bound(lease->info().backend)) {
@@ -219,7 +219,7 @@ segment_ptr client_impl::map_and_keep(granted& what,
     }
     auto user = user_of(std::move(mapped));
     const auto end = std::chrono::steady_clock::now();
-    lease->broker()->opened_in(end - begin, end - answered);
+    lease->broker()->opened_in(end - begin, end - received);
     return user;
   } catch (const error& why) {
     lease->broker()->open_failed(why.code());
@@ -258,14 +258,14 @@ segment_ptr client_impl::try_open(std::string_view name, const open_options& opt
   }
   const auto begin = std::chrono::steady_clock::now();
   offers offered(options);
-  open_reply answered = request_open(name, 0, options, offered);
-  if (const auto* failure = std::get_if<wire::failure>(&answered.got.body);
+  open_reply received = request_open(name, 0, options, offered);
+  if (const auto* failure = std::get_if<wire::failure>(&received.got.body);
       failure != nullptr &&
       (failure->code == errc::no_such_segment || failure->code == errc::peer_died ||
        failure->code == errc::writer_ending)) {
     return nullptr;
   }
-  return use(std::move(answered), name, options, offered, begin);
+  return use(std::move(received), name, options, offered, begin);
 }
 
 segment_ptr client_impl::open_generation(std::string_view name,
@@ -341,31 +341,31 @@ void client_impl::open_batch(std::span<const std::string> names,
   const auto deadline =
       base::later(request_deadline(), std::clamp(options.timeout, {}, max_request_wait));
   offers offered(options);
-  std::vector<answer> answers = connected->open_many(
-      std::move(request), {"open", {}}, deadline, options.stop, [&](answer offer) {
+  std::vector<reply> replies = connected->open_many(
+      std::move(request), {"open", {}}, deadline, options.stop, [&](reply offer) {
         const std::uint32_t index = std::get<wire::waiting>(offer.body).index;
         if (index < wanted.size()) {
           offered.map(std::move(offer), names[wanted[index]]);
         }
       });
   std::vector<gpushm::generation> granted_generations;
-  for (const answer& got : answers) {
+  for (const reply& got : replies) {
     if (const auto* opened = std::get_if<wire::opened>(&got.body)) {
       granted_generations.push_back(opened->segment.generation);
     }
   }
   offered.settle(granted_generations);
-  std::vector<bool> answered(wanted.size());
-  for (answer& got : answers) {
+  std::vector<bool> received(wanted.size());
+  for (reply& got : replies) {
     const auto* failure = std::get_if<wire::failure>(&got.body);
     const auto* opened = std::get_if<wire::opened>(&got.body);
     const std::uint32_t index = failure != nullptr  ? failure->index
                                 : opened != nullptr ? opened->index
                                                     : static_cast<std::uint32_t>(wanted.size());
-    if (index >= wanted.size() || answered[index]) {
-      throw unexpected_answer({"open", {}});
+    if (index >= wanted.size() || received[index]) {
+      throw unexpected_reply({"open", {}});
     }
-    answered[index] = true;
+    received[index] = true;
     open_outcome& result = results[wanted[index]];
     const std::string& name = names[wanted[index]];
     try {
@@ -375,7 +375,7 @@ void client_impl::open_batch(std::span<const std::string> names,
     }
   }
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (!answered[i]) {
+    if (!received[i]) {
       results[wanted[i]].failure = cancelled({"open", names[wanted[i]]});
     }
   }

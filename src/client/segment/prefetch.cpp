@@ -10,7 +10,7 @@
 #include "base/report/log.hpp"
 #include "base/segments/exporter_bound.hpp"
 #include "client/segment/client_impl.hpp"
-#include "client/session/answer_check.hpp"
+#include "client/session/reply_check.hpp"
 
 namespace gpushm::client_detail {
 
@@ -57,11 +57,11 @@ std::size_t client_impl::prefetch(std::string_view prefix, steady_time deadline)
     }
   };
   for (std::string after; !full;) {
-    const answer got = connected->request(wire::list{std::string(prefix), after}, about, deadline);
+    const reply got = connected->request(wire::list{std::string(prefix), after}, about, deadline);
     const auto* page = std::get_if<wire::listing>(&got.body);
     if (page == nullptr ||
         (page->more && (page->segments.empty() || page->segments.back().name <= after))) {
-      throw unexpected_answer(about);  // would loop forever
+      throw unexpected_reply(about);  // would loop forever
     }
     for (const wire::segment& each : page->segments) {
       if (full || !can_be_prefetched(each)) {
@@ -97,20 +97,20 @@ bool client_impl::prefetch_batch(const std::shared_ptr<connection>& connected,
 }
 
 bool client_impl::keep_prefetched(const std::shared_ptr<connection>& connected,
-                                  std::vector<answer> answers,
+                                  std::vector<reply> replies,
                                   std::span<const std::string> names,
                                   bool any_lifetime,
                                   const subject& about,
                                   std::size_t& count) {
   bool has_room = true;
-  for (answer& got : answers) {
+  for (reply& got : replies) {
     if (const auto* refused = std::get_if<wire::failure>(&got.body)) {
       has_room = has_room && !is_full(refused->code);  // otherwise the segment ended meanwhile
       continue;
     }
     auto* const opened = std::get_if<wire::opened>(&got.body);
     if (opened == nullptr || opened->index >= names.size()) {
-      throw unexpected_answer(about);
+      throw unexpected_reply(about);
     }
     check_opened(*opened, got.descriptors.size(), names[opened->index], 0);
     // Since the listing, another segment may have taken the name; and some descriptors may be
@@ -144,12 +144,12 @@ void client_impl::prefetch_names() {
     bool has_room = true;
     for (std::size_t first = 0; has_room && first < all.size(); first += names_per_batch) {
       const auto names = all.subspan(first, std::min(names_per_batch, all.size() - first));
-      auto answers = first == 0 ? connected->take_early(about, deadline) : std::nullopt;
-      if (!answers) {
-        answers =
+      auto replies = first == 0 ? connected->take_early(about, deadline) : std::nullopt;
+      if (!replies) {
+        replies =
             connected->open_many({{names.begin(), names.end()}, 0, 0}, about, deadline, no_wait());
       }
-      has_room = keep_prefetched(connected, *std::move(answers), names, true, about, count);
+      has_room = keep_prefetched(connected, *std::move(replies), names, true, about, count);
     }
   } catch (const error& why) {
     if (why.code() == errc::protocol_error || why.code() == errc::forked) {

@@ -19,7 +19,7 @@
 #include "base/process/process.hpp"
 #include "base/segments/registered_names.hpp"
 #include "client/segment/client_impl.hpp"
-#include "client/session/answer_check.hpp"
+#include "client/session/reply_check.hpp"
 
 namespace gpushm::client_detail {
 
@@ -130,11 +130,11 @@ std::shared_ptr<segment_lease> client_impl::register_number(
   wanted.backend = backend::descriptor;
   const std::string name = wanted.name;
   const subject about{"register", name};
-  answer got = connected->request(wanted, about, deadline);
+  reply got = connected->request(wanted, about, deadline);
   const auto* const reserved = std::get_if<wire::reserved>(&got.body);
   if (reserved == nullptr || !got.descriptors.empty() || reserved->generation == 0 ||
       reserved->generation > max_generation) {
-    throw unexpected_answer(about);
+    throw unexpected_reply(about);
   }
   wire::segment info{std::move(static_cast<base::segment_facts&>(wanted))};
   info.generation = reserved->generation;
@@ -210,7 +210,7 @@ resolved_descriptor client_impl::resolve_descriptor(std::uint32_t number, std::u
                  std::string(cause) + " in domain " + connected->broker().domain,
                  "its process has closed it, or uses another domain");
   };
-  answer got = connected->open(wire::open{name, 0, 0, 0}, about, request_deadline());
+  reply got = connected->open(wire::open{name, 0, 0, 0}, about, request_deadline());
   if (const auto* const failure = std::get_if<wire::failure>(&got.body)) {
     if (failure->code == errc::no_such_segment) {
       throw absent("no descriptor is registered under this number");
@@ -219,7 +219,7 @@ resolved_descriptor client_impl::resolve_descriptor(std::uint32_t number, std::u
   }
   const auto* const opened = std::get_if<wire::opened>(&got.body);
   if (opened == nullptr || opened->segment.backend != backend::descriptor) {
-    throw unexpected_answer(about);
+    throw unexpected_reply(about);
   }
   check_opened(*opened, got.descriptors.size(), name, 0);
   auto facts = decode_facts(opened->metadata);

@@ -88,9 +88,9 @@ std::shared_ptr<connection> connection::establish(const std::string& path,
   }
   handshake done = shake_hands(
       path, timeout, predecessor == nullptr ? wire::session_token{} : predecessor->token_, request);
-  const std::size_t early_answers = done.has_sent_request ? names.size() : 0;
+  const std::size_t early_replies = done.has_sent_request ? names.size() : 0;
   std::shared_ptr<connection> result(new connection(std::move(done)));
-  result->early_answers_ = early_answers;
+  result->early_replies_ = early_replies;
   result->worker_.start();
   result->thread_ =
       base::start_thread("gpushm-client", [raw = result.get()] { raw->read_events(); });
@@ -202,27 +202,27 @@ class connection::exchange {
            const subject& about,
            steady_time deadline,
            std::uint64_t id,
-           std::size_t answers)
+           std::size_t replies)
       : of_(of),
         about_(about),
         deadline_(deadline),
         turn_(of, about, deadline),
         id_(id),
-        left_(answers) {}
+        left_(replies) {}
   exchange(const exchange&) = delete;
   exchange& operator=(const exchange&) = delete;
   ~exchange() { of_.late_.abandon(id_, left_); }
 
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
 
-  /// Blocks until it is sent. `answers`: the number of answers that it will have.
-  void send(wire::body body, std::span<const int> descriptors, std::size_t answers = 1) {
+  /// Blocks until it is sent. `replies`: the number of answers that it will have.
+  void send(wire::body body, std::span<const int> descriptors, std::size_t replies = 1) {
     const std::vector<std::byte> packet = wire::encode({id_, std::move(body)});
     for (;;) {
       try {
         switch (of_.requests_.queue().try_send(packet, descriptors)) {
           case transport::send_result::sent:
-            left_ = answers;
+            left_ = replies;
             return;
           case transport::send_result::closed:
             end();
@@ -248,8 +248,8 @@ class connection::exchange {
   }
 
   /// Returns the next answer to the request.
-  [[nodiscard]] answer next() {
-    answer one = of_.receive_answer(turn_, id_, about_, deadline_);
+  [[nodiscard]] reply next() {
+    reply one = of_.receive_reply(turn_, id_, about_, deadline_);
     --left_;
     return one;
   }
@@ -262,7 +262,7 @@ class connection::exchange {
   [[noreturn]] void end() {
     try {
       for (;;) {
-        static_cast<void>(of_.receive_answer(turn_, id_, about_, deadline_));
+        static_cast<void>(of_.receive_reply(turn_, id_, about_, deadline_));
       }
     } catch (const error& why) {
       if (why.code() == errc::broker_gone) {
@@ -287,10 +287,10 @@ void connection::lose_lane() noexcept {
 }
 
 /// Receives the next answer to that request; delivers answers to other requests to their waiters.
-answer connection::receive_answer(const held_turn& turn,
-                                  std::uint64_t id,
-                                  const subject& about,
-                                  steady_time deadline) {
+reply connection::receive_reply(const held_turn& turn,
+                                std::uint64_t id,
+                                const subject& about,
+                                steady_time deadline) {
   for (;;) {
     received_packet got = turn.receive(deadline);
     switch (got.what) {
@@ -310,7 +310,7 @@ answer connection::receive_answer(const held_turn& turn,
         failure != nullptr && (of == 0 || failure->code == errc::protocol_error)) {
       note_dropped(*failure);
     }
-    answer one = to_answer(std::move(*got.one));
+    reply one = to_reply(std::move(*got.one));
     if (of == id) {
       return one;
     }
@@ -339,13 +339,13 @@ connection::ahead::~ahead() {
   }
 }
 
-answer connection::ahead::get(const subject& about, steady_time deadline) {
+reply connection::ahead::get(const subject& about, steady_time deadline) {
   auto got = place_->poll();
   if (!got) {
     const held_turn turn(of_, about, deadline);
     got = place_->poll();  // the previous owner of the turn may have received it
     if (!got) {
-      got = of_.receive_answer(turn, place_->id(), about, deadline);
+      got = of_.receive_reply(turn, place_->id(), about, deadline);
     }
   }
   is_in_flight_ = false;
@@ -368,7 +368,7 @@ std::unique_ptr<connection::ahead> connection::request_ahead(wire::body body,
 
 /// If this process had no room for the descriptors, the answer becomes a failure that grants
 /// nothing.
-answer connection::to_answer(packet got) {
+reply connection::to_reply(packet got) {
   const gpushm::generation generation = granted_by(got.message.body);
   grant granted = generation == 0 ? grant() : grant(*this, generation);
   if (got.descriptors_lost) {
@@ -383,7 +383,7 @@ answer connection::to_answer(packet got) {
 
 /// Limits descriptors of answers that wait to be mapped: an answer keeps all of its descriptors or
 /// none.
-void connection::bound_descriptors(answer& got) {
+void connection::bound_descriptors(reply& got) {
   auto* const opened = std::get_if<wire::opened>(&got.body);
   if (opened == nullptr || got.descriptors.empty()) {
     return;
@@ -395,28 +395,28 @@ void connection::bound_descriptors(answer& got) {
   }
 }
 
-answer connection::request(wire::body body,
-                           const subject& about,
-                           steady_time deadline,
-                           std::span<const int> descriptors) {
+reply connection::request(wire::body body,
+                          const subject& about,
+                          steady_time deadline,
+                          std::span<const int> descriptors) {
   exchange call(*this, about, deadline);
   call.send(std::move(body), descriptors);
-  answer got = call.next();
+  reply got = call.next();
   if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
     throw from_wire(*failure, about);
   }
   return got;
 }
 
-answer connection::open(wire::open wanted,
-                        const subject& about,
-                        steady_time deadline,
-                        const std::stop_token& stop,
-                        const offer_taker& taker) {
+reply connection::open(wire::open wanted,
+                       const subject& about,
+                       steady_time deadline,
+                       const std::stop_token& stop,
+                       const offer_taker& taker) {
   std::optional<exchange> call(std::in_place, *this, about, deadline);
-  late_answers::waiter late(late_, call->id());
+  late_replies::waiter late(late_, call->id());
   call->send(std::move(wanted), {});
-  answer got = call->next();
+  reply got = call->next();
   call.reset();
   const auto* const waits = std::get_if<wire::waiting>(&got.body);
   if (waits == nullptr) {
@@ -433,20 +433,20 @@ answer connection::open(wire::open wanted,
   return std::move(*waited);
 }
 
-std::vector<answer> connection::open_many(wire::open_many wanted,
-                                          const subject& about,
-                                          steady_time deadline,
-                                          const std::stop_token& stop,
-                                          const offer_taker& taker) {
+std::vector<reply> connection::open_many(wire::open_many wanted,
+                                         const subject& about,
+                                         steady_time deadline,
+                                         const std::stop_token& stop,
+                                         const offer_taker& taker) {
   const std::size_t count = wanted.names.size();
-  std::vector<answer> all;
+  std::vector<reply> all;
   all.reserve(count);
-  std::vector<answer> offers;
+  std::vector<reply> offers;
   std::optional<exchange> call(std::in_place, *this, about, deadline);
-  late_answers::waiter late(late_, call->id());
+  late_replies::waiter late(late_, call->id());
   call->send(std::move(wanted), {}, count);
   for (std::size_t i = 0; i < count; ++i) {
-    answer got = call->next();
+    reply got = call->next();
     const auto* const waits = std::get_if<wire::waiting>(&got.body);
     if (waits == nullptr) {
       bound_descriptors(got);
@@ -459,7 +459,7 @@ std::vector<answer> connection::open_many(wire::open_many wanted,
     }
   }
   call.reset();
-  for (answer& offer : offers) {
+  for (reply& offer : offers) {
     taker(std::move(offer));
   }
   while (all.size() < count) {
@@ -472,19 +472,19 @@ std::vector<answer> connection::open_many(wire::open_many wanted,
   return all;
 }
 
-std::optional<std::vector<answer>> connection::take_early(const subject& about,
-                                                          steady_time deadline) {
-  const std::size_t count = std::exchange(early_answers_, 0);
+std::optional<std::vector<reply>> connection::take_early(const subject& about,
+                                                         steady_time deadline) {
+  const std::size_t count = std::exchange(early_replies_, 0);
   if (count == 0) {
     return std::nullopt;
   }
-  std::vector<answer> all;
+  std::vector<reply> all;
   all.reserve(count);
   bool some_wait = false;
   {
     exchange call(*this, about, deadline, early_id, count);
     for (std::size_t i = 0; i < count; ++i) {
-      answer got = call.next();
+      reply got = call.next();
       if (std::holds_alternative<wire::waiting>(got.body)) {
         some_wait = true;
       } else {
@@ -501,10 +501,10 @@ std::optional<std::vector<answer>> connection::take_early(const subject& about,
 
 /// Returns nothing if it was stopped, and cancels the request at the broker. The broker's reply to
 /// that, and any grant before it, have no waiter: a stopped broker must not block the caller.
-std::optional<answer> connection::wait_for_late(late_answers::waiter& late,
-                                                const subject& about,
-                                                steady_time deadline,
-                                                const std::stop_token& stop) {
+std::optional<reply> connection::wait_for_late(late_replies::waiter& late,
+                                               const subject& about,
+                                               steady_time deadline,
+                                               const std::stop_token& stop) {
   auto got = late.next(deadline, stop);
   if (got) {
     return got;
@@ -572,13 +572,13 @@ std::uint64_t connection::subscribe(const std::string& prefix,
   try {
     call.send(wire::subscribe{prefix}, {});
     may_exist = true;
-    answer got = call.next();
+    reply got = call.next();
     if (const auto* failure = std::get_if<wire::failure>(&got.body)) {
       throw from_wire(*failure, about);
     }
     auto* const subscribed = std::get_if<wire::subscribed>(&got.body);
     if (subscribed == nullptr) {
-      throw unexpected_answer(about);
+      throw unexpected_reply(about);
     }
     present = std::move(*subscribed);
   } catch (...) {

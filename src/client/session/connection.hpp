@@ -18,12 +18,12 @@
 #include "base/files/file.hpp"
 #include "base/files/guarded_fd.hpp"
 #include "base/process/deadline.hpp"
-#include "client/session/answer.hpp"
 #include "client/session/fork_guard.hpp"
 #include "client/session/handshake.hpp"
-#include "client/session/late_answers.hpp"
+#include "client/session/late_replies.hpp"
 #include "client/session/lease_worker.hpp"
 #include "client/session/open_reports.hpp"
+#include "client/session/reply.hpp"
 #include "client/session/request_lane.hpp"
 #include "client/session/send_queue.hpp"
 #include "client/session/subject.hpp"
@@ -71,33 +71,33 @@ class connection final : public lease_returner {
   /// Sends a request and blocks for its single answer. `descriptors` stay the caller's. Throws the
   /// error of a Failure, broker_gone, and timed_out at `deadline`; an answer after that is dropped,
   /// and its grants are returned.
-  [[nodiscard]] answer request(wire::body body,
-                               const subject& about,
-                               steady_time deadline,
-                               std::span<const int> descriptors = {});
+  [[nodiscard]] reply request(wire::body body,
+                              const subject& about,
+                              steady_time deadline,
+                              std::span<const int> descriptors = {});
   /// Receives a `Waiting` that has the segment about which the broker asks the exporter; must not
   /// throw.
-  using offer_taker = std::function<void(answer offer)>;
+  using offer_taker = std::function<void(reply offer)>;
   /// As `request`, but returns a Failure as an answer. Waits for a late answer, unless `stop` is
   /// requested: then it cancels the request at the broker and throws cancelled. `taker` receives
   /// the offered segment before the wait.
-  [[nodiscard]] answer open(wire::open wanted,
-                            const subject& about,
-                            steady_time deadline,
-                            const std::stop_token& stop = {},
-                            const offer_taker& taker = {});
+  [[nodiscard]] reply open(wire::open wanted,
+                           const subject& about,
+                           steady_time deadline,
+                           const std::stop_token& stop = {},
+                           const offer_taker& taker = {});
   /// Returns one answer per name, in the order of arrival, without those whose wait was stopped.
   /// Answers that would exceed the limit of descriptors come without: `FetchChunks` gets them.
-  [[nodiscard]] std::vector<answer> open_many(wire::open_many wanted,
-                                              const subject& about,
-                                              steady_time deadline,
-                                              const std::stop_token& stop = {},
-                                              const offer_taker& taker = {});
+  [[nodiscard]] std::vector<reply> open_many(wire::open_many wanted,
+                                             const subject& about,
+                                             steady_time deadline,
+                                             const std::stop_token& stop = {},
+                                             const offer_taker& taker = {});
   /// Returns the answers about the names that were requested with the connection, in the order of
   /// arrival, without those that wait for an exporter, which it cancels; nothing if they were not
   /// requested, or are taken already. Throws as `open_many`.
-  [[nodiscard]] std::optional<std::vector<answer>> take_early(const subject& about,
-                                                              steady_time deadline);
+  [[nodiscard]] std::optional<std::vector<reply>> take_early(const subject& about,
+                                                             steady_time deadline);
   /// A request whose answer is received later; the lane is free for other requests meanwhile.
   class ahead {
    public:
@@ -106,7 +106,7 @@ class connection final : public lease_returner {
     /// Drops an answer that was not received when it arrives.
     ~ahead();
     /// Call once. Throws as `request`.
-    [[nodiscard]] answer get(const subject& about, steady_time deadline);
+    [[nodiscard]] reply get(const subject& about, steady_time deadline);
 
    private:
     friend class connection;
@@ -117,7 +117,7 @@ class connection final : public lease_returner {
              std::span<const int> descriptors);
 
     connection& of_;
-    std::optional<late_answers::waiter> place_;
+    std::optional<late_replies::waiter> place_;
     bool is_in_flight_ = false;
   };
   /// Sends the request. This object must outlive the result; `descriptors` stay the caller's.
@@ -200,16 +200,16 @@ class connection final : public lease_returner {
   explicit connection(handshake&& done);
 
   void lose_lane() noexcept;
-  [[nodiscard]] answer receive_answer(const held_turn& turn,
-                                      std::uint64_t id,
-                                      const subject& about,
-                                      steady_time deadline);
-  [[nodiscard]] answer to_answer(packet got);
-  void bound_descriptors(answer& got);
-  [[nodiscard]] std::optional<answer> wait_for_late(late_answers::waiter& late,
-                                                    const subject& about,
-                                                    steady_time deadline,
-                                                    const std::stop_token& stop);
+  [[nodiscard]] reply receive_reply(const held_turn& turn,
+                                    std::uint64_t id,
+                                    const subject& about,
+                                    steady_time deadline);
+  [[nodiscard]] reply to_reply(packet got);
+  void bound_descriptors(reply& got);
+  [[nodiscard]] std::optional<reply> wait_for_late(late_replies::waiter& late,
+                                                   const subject& about,
+                                                   steady_time deadline,
+                                                   const std::stop_token& stop);
   void send_unawaited(wire::body body) noexcept;
   void read_events();
   bool read_available();
@@ -251,10 +251,10 @@ class connection final : public lease_returner {
   send_queue event_queue_{events_.get()};
   /// Of the request that was sent with the hello, and the number of its answers.
   static constexpr std::uint64_t early_id = 1;
-  std::size_t early_answers_ = 0;
+  std::size_t early_replies_ = 0;
   std::atomic<std::uint64_t> next_id_{early_id + 1};
   held_descriptors held_;
-  late_answers late_;
+  late_replies late_;
 
   mutable std::mutex mutex_;  // guards all members below; acquired after other locks
   std::unordered_map<std::uint64_t, event_sink*> sinks_;

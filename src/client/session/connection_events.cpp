@@ -176,7 +176,7 @@ void connection::dispatch(packet got) {
     follow(got);
     return;
   }
-  answer late = to_answer(std::move(got));
+  reply late = to_reply(std::move(got));
   bound_descriptors(late);
   static_cast<void>(late_.deliver(id, late));  // without a waiter, its grants are returned
 }
@@ -194,14 +194,14 @@ void connection::follow(const packet& successor) {
                 "raise its open file limit (ulimit -n)");
   }
   if (successor.descriptors.size() != 1) {
-    throw unexpected_answer(about);
+    throw unexpected_reply(about);
   }
   const int file = successor.descriptors.front().get();
   const base::mapping_value& place = table_mapping_.get();
   const base::unique_mapping next = map_table(file, about);
   if (next.get().size_bytes != place.size_bytes ||
       !wire::state_table_view(next.get().address, place.size_bytes, info_.epoch)) {
-    throw unexpected_answer(about);
+    throw unexpected_reply(about);
   }
   // As mmap, which ThreadSanitizer takes for a write that races with the readers.
   constexpr long access = PROT_READ;
@@ -264,7 +264,7 @@ bool connection::drop_abandoned() noexcept {
         return true;
       }
       const std::uint64_t id = got.one->message.id;
-      answer one = to_answer(std::move(*got.one));
+      reply one = to_reply(std::move(*got.one));
       static_cast<void>(late_.deliver(id, one));
     }
   } catch (const std::exception& why) {

@@ -13,8 +13,8 @@
 #include "base/files/syscall.hpp"
 #include "base/process/process.hpp"
 #include "base/report/log.hpp"
-#include "client/session/answer.hpp"
 #include "client/session/fence_proof.hpp"
+#include "client/session/reply.hpp"
 #include "client/session/request_lane.hpp"
 #include "client/session/subject.hpp"
 #include "protocol/transport/credentials.hpp"
@@ -100,7 +100,7 @@ std::optional<handshake> try_handshake(const subject& about,
   const wire::packet_buffer buffer;
   received_packet got = receive_one(socket, buffer.bytes());
   if (got.what == received_packet::kind::malformed) {
-    throw unexpected_answer(about);
+    throw unexpected_reply(about);
   }
   if (!got.one) {
     return std::nullopt;
@@ -121,7 +121,7 @@ std::optional<handshake> try_handshake(const subject& about,
   }
   auto* const welcome = std::get_if<wire::welcome>(&got.one->message.body);
   if (welcome == nullptr) {
-    throw unexpected_answer(about);
+    throw unexpected_reply(about);
   }
   if (welcome->version != wire::protocol_version) {
     throw error(errc::unsupported_version,
@@ -132,7 +132,7 @@ std::optional<handshake> try_handshake(const subject& about,
                 "update whichever is older");
   }
   if (got.one->descriptors.size() != 2) {
-    throw unexpected_answer(about);
+    throw unexpected_reply(about);
   }
   const int table_file = got.one->descriptors[0].get();
   done.events = std::move(got.one->descriptors[1]);
@@ -150,7 +150,7 @@ std::optional<handshake> try_handshake(const subject& about,
   done.view =
       wire::state_table_view(done.table.get().address, done.table.get().size_bytes, welcome->epoch);
   if (!done.view) {
-    throw unexpected_answer(about);
+    throw unexpected_reply(about);
   }
   done.welcome = std::move(*welcome);
   return done;
@@ -165,7 +165,7 @@ base::unique_mapping map_table(int file, const subject& about) {
   // Reading a table that could shrink might raise SIGBUS.
   const int seals = ::fcntl(file, F_GET_SEALS);
   if (seals == -1 || (seals & F_SEAL_SHRINK) == 0 || size < wire::state_table_words_offset) {
-    throw unexpected_answer(about);
+    throw unexpected_reply(about);
   }
   return base::map_file(about.operation, file, size, false);
 }

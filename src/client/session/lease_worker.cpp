@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds max_list_delay{5};
 
 }  // namespace
 
-lease_worker::lease_worker(reply answer_with) : reply_(std::move(answer_with)) {}
+lease_worker::lease_worker(sender reply_with) : send_(std::move(reply_with)) {}
 
 lease_worker::~lease_worker() {
   const std::lock_guard lock(mutex_);
@@ -34,15 +34,15 @@ void lease_worker::set_listener(lease_listener* listener) {
   listener_ = listener;
 }
 
-void lease_worker::answer_for(gpushm::generation generation, confirm_answer answer) {
-  auto kept = std::make_shared<const confirm_answer>(std::move(answer));
+void lease_worker::reply_for(gpushm::generation generation, confirm_reply reply) {
+  auto kept = std::make_shared<const confirm_reply>(std::move(reply));
   const std::lock_guard lock(mutex_);
-  answers_[generation] = std::move(kept);
+  replies_[generation] = std::move(kept);
 }
 
-void lease_worker::stop_answering(gpushm::generation generation) noexcept {
+void lease_worker::stop_replying(gpushm::generation generation) noexcept {
   const std::lock_guard lock(mutex_);
-  answers_.erase(generation);
+  replies_.erase(generation);
 }
 
 void lease_worker::confirm(wire::confirm request) noexcept {
@@ -102,7 +102,7 @@ void lease_worker::run() {
       questions_.pop_front();
       waiting_questions_ -= next.questions.size();
       lock.unlock();
-      answer_all(next);
+      reply_to_all(next);
     } else if (!lost_.empty()) {
       const gpushm::generation next = lost_.front();
       lost_.pop_front();
@@ -124,22 +124,22 @@ void lease_worker::run() {
 }
 
 wire::verdict lease_worker::verdict_on(gpushm::generation generation) {
-  std::shared_ptr<const confirm_answer> answer;
+  std::shared_ptr<const confirm_reply> reply;
   {
     const std::lock_guard lock(mutex_);
-    if (const auto at = answers_.find(generation); at != answers_.end()) {
-      answer = at->second;
+    if (const auto at = replies_.find(generation); at != replies_.end()) {
+      reply = at->second;
     }
   }
-  if (!answer) {
+  if (!reply) {
     return wire::verdict::not_shared;
   }
-  return (*answer)() ? wire::verdict::unchanged : wire::verdict::changed;
+  return (*reply)() ? wire::verdict::unchanged : wire::verdict::changed;
 }
 
 /// Answers in one list while the driver is fast. Asks it once for questions about the same memory:
 /// all were received before.
-void lease_worker::answer_all(const wire::confirm& request) noexcept {
+void lease_worker::reply_to_all(const wire::confirm& request) noexcept {
   try {
     std::unordered_map<gpushm::generation, wire::verdict> known;
     wire::confirmed confirmed;
@@ -153,12 +153,12 @@ void lease_worker::answer_all(const wire::confirm& request) noexcept {
       confirmed.questions.push_back(request.questions[i]);
       confirmed.verdicts.push_back(at->second);
       if (const auto now = std::chrono::steady_clock::now(); now >= send_at) {
-        reply_(std::exchange(confirmed, {}));
+        send_(std::exchange(confirmed, {}));
         send_at = now + max_list_delay;
       }
     }
     if (!confirmed.questions.empty()) {
-      reply_(std::move(confirmed));
+      send_(std::move(confirmed));
     }
   } catch (const std::exception& why) {  // the broker's deadline covers the rest
     base::log(log_level::warning, why.what());

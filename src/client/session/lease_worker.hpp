@@ -35,7 +35,7 @@ class lease_listener {
 
 /// Returns whether memory that this process shares is unchanged. Called on the connection's worker;
 /// must not throw.
-using confirm_answer = std::function<bool()>;
+using confirm_reply = std::function<bool()>;
 
 /// A connection's worker, for work that calls and waits for the driver, so that no receiver of
 /// packets does. It answers the broker's questions about memory that this process shares, and ends
@@ -47,10 +47,10 @@ class lease_worker {
   /// Upper bound of queued questions; the broker's deadline covers further ones. A list is queued
   /// whole or not at all.
   static constexpr std::size_t max_questions = 65'536;
-  using reply = std::function<void(wire::confirmed confirmed)>;
+  using sender = std::function<void(wire::confirmed confirmed)>;
 
-  /// `reply` is called on the worker; it must not block or throw.
-  explicit lease_worker(reply answer_with);
+  /// `sender` is called on the worker; it must not block or throw.
+  explicit lease_worker(sender reply_with);
   lease_worker(const lease_worker&) = delete;
   lease_worker& operator=(const lease_worker&) = delete;
   /// Blocks until the current work is done.
@@ -62,8 +62,8 @@ class lease_worker {
   /// `listener` must exist until it is replaced; null: none. After return, the former one is not
   /// called again. Must not be called from `end_lost`.
   void set_listener(lease_listener* listener);
-  void answer_for(gpushm::generation generation, confirm_answer answer);
-  void stop_answering(gpushm::generation generation) noexcept;
+  void reply_for(gpushm::generation generation, confirm_reply reply);
+  void stop_replying(gpushm::generation generation) noexcept;
 
   // Called on the receiving thread; do not block.
   void confirm(wire::confirm request) noexcept;
@@ -72,18 +72,18 @@ class lease_worker {
 
  private:
   void run();
-  void answer_all(const wire::confirm& request) noexcept;
+  void reply_to_all(const wire::confirm& request) noexcept;
   [[nodiscard]] wire::verdict verdict_on(gpushm::generation generation);
   void end_one(gpushm::generation generation) noexcept;
   void all_lost() noexcept;
 
-  reply reply_;
+  sender send_;
 
   std::mutex listener_mutex_;  // held while the listener runs; acquired before `mutex_`
   lease_listener* listener_ = nullptr;
   std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
-  std::unordered_map<gpushm::generation, std::shared_ptr<const confirm_answer>> answers_;
+  std::unordered_map<gpushm::generation, std::shared_ptr<const confirm_reply>> replies_;
   std::deque<wire::confirm> questions_;
   std::size_t waiting_questions_ = 0;  ///< total in those lists
   std::deque<gpushm::generation> lost_;

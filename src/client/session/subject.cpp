@@ -12,7 +12,7 @@ error from_wire(const wire::failure& failure, const subject& about) {
           {.pid = failure.pid}};
 }
 
-error unexpected_answer(const subject& about) {
+error unexpected_reply(const subject& about) {
   return {errc::protocol_error,
           about.operation,
           about.object,

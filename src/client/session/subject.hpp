@@ -15,7 +15,7 @@ struct subject {
 };
 
 /// Returns the error for an answer that does not match its request.
-[[nodiscard]] error unexpected_answer(const subject& about);
+[[nodiscard]] error unexpected_reply(const subject& about);
 /// Converts a broker's `Failure` about `about`.
 [[nodiscard]] error from_wire(const wire::failure& failure, const subject& about);
 

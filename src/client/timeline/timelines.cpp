@@ -199,14 +199,14 @@ std::shared_ptr<mapped_page> timelines::open_page(const std::string& name,
   }
   const open_options options;
   offers none(options);
-  auto answered = client_->request_open(name, generation, options, none);
-  const auto lease = client_->accept(answered, name, 0, backend::signals);
-  if (answered.got.descriptors.size() != 1 || lease->info().generation != generation) {
-    throw unexpected_answer({"open", name});
+  auto received = client_->request_open(name, generation, options, none);
+  const auto lease = client_->accept(received, name, 0, backend::signals);
+  if (received.got.descriptors.size() != 1 || lease->info().generation != generation) {
+    throw unexpected_reply({"open", name});
   }
   lease->note_used();
-  auto result = std::make_shared<mapped_page>(lease, answered.got.descriptors.front().get(), false);
-  keep_chunks(*lease, std::move(answered.got.descriptors));
+  auto result = std::make_shared<mapped_page>(lease, received.got.descriptors.front().get(), false);
+  keep_chunks(*lease, std::move(received.got.descriptors));
   return pages_.remember(std::move(result));
 }
 
@@ -215,8 +215,8 @@ opened_words timelines::open_words(std::string_view name,
                                    const open_options& options) {
   client_->check_usable("open", name);
   offers none(options);
-  auto answered = client_->request_open(name, generation, options, none);
-  auto lease = client_->accept(answered, name, 0, backend::timeline);
+  auto received = client_->request_open(name, generation, options, none);
+  auto lease = client_->accept(received, name, 0, backend::timeline);
   lease->note_used();
   const auto place = sync::decode_place(lease->ticket());
   if (!place) {

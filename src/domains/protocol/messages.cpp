@@ -155,48 +155,48 @@ fbs::Offset<fb::Statistics> statistics_of(builder& to, const domain_statistics& 
                               from.import_latency_sum_ns);
 }
 
-struct answer_writer {
+struct reply_writer {
   builder& to;
-  fbs::Offset<fb::Answer> operator()(const opened& v) {
+  fbs::Offset<fb::Reply> operator()(const opened& v) {
     const auto result = fb::CreateOpened(to, to.CreateString(v.directory));
-    return fb::CreateAnswer(to, fb::Result::Opened, result.Union());
+    return fb::CreateReply(to, fb::Result::Opened, result.Union());
   }
-  fbs::Offset<fb::Answer> operator()(const closed&) {
-    return fb::CreateAnswer(to, fb::Result::Closed, fb::CreateClosed(to).Union());
+  fbs::Offset<fb::Reply> operator()(const closed&) {
+    return fb::CreateReply(to, fb::Result::Closed, fb::CreateClosed(to).Union());
   }
-  fbs::Offset<fb::Answer> operator()(const readings& v) {
+  fbs::Offset<fb::Reply> operator()(const readings& v) {
     std::vector<fbs::Offset<fb::Reading>> all;
     all.reserve(v.all.size());
     for (const reading& each : v.all) {
       all.push_back(one(each));
     }
     const auto result = fb::CreateReadings(to, to.CreateVector(all), v.more);
-    return fb::CreateAnswer(to, fb::Result::Readings, result.Union());
+    return fb::CreateReply(to, fb::Result::Readings, result.Union());
   }
-  fbs::Offset<fb::Answer> operator()(const error& v) {
+  fbs::Offset<fb::Reply> operator()(const error& v) {
     const auto what = to.CreateString(v.operation());
     const auto object = to.CreateString(v.object());
     const auto cause = to.CreateString(v.cause());
     const auto next = to.CreateString(v.next_step());
     const auto result =
         fb::CreateFailure(to, static_cast<std::uint16_t>(v.code()), what, object, cause, next);
-    return fb::CreateAnswer(to, fb::Result::Failure, result.Union());
+    return fb::CreateReply(to, fb::Result::Failure, result.Union());
   }
-  fbs::Offset<fb::Answer> operator()(const yielded&) {
-    return fb::CreateAnswer(to, fb::Result::Yielded, fb::CreateYielded(to).Union());
+  fbs::Offset<fb::Reply> operator()(const yielded&) {
+    return fb::CreateReply(to, fb::Result::Yielded, fb::CreateYielded(to).Union());
   }
-  fbs::Offset<fb::Answer> operator()(const quotas_set&) {
-    return fb::CreateAnswer(to, fb::Result::QuotasSet, fb::CreateQuotasSet(to).Union());
+  fbs::Offset<fb::Reply> operator()(const quotas_set&) {
+    return fb::CreateReply(to, fb::Result::QuotasSet, fb::CreateQuotasSet(to).Union());
   }
-  fbs::Offset<fb::Answer> operator()(const device_lost&) {
-    return fb::CreateAnswer(to, fb::Result::DeviceLost, fb::CreateDeviceLost(to).Union());
+  fbs::Offset<fb::Reply> operator()(const device_lost&) {
+    return fb::CreateReply(to, fb::Result::DeviceLost, fb::CreateDeviceLost(to).Union());
   }
-  fbs::Offset<fb::Answer> operator()(const usages& v) {
+  fbs::Offset<fb::Reply> operator()(const usages& v) {
     const usage_rows rows = rows_of(to, v.all);
     const auto result = fb::CreateUsages(to, rows, to.CreateString(v.quotas));
-    return fb::CreateAnswer(to, fb::Result::Usages, result.Union());
+    return fb::CreateReply(to, fb::Result::Usages, result.Union());
   }
-  fbs::Offset<fb::Answer> operator()(const broker_facts& v) {
+  fbs::Offset<fb::Reply> operator()(const broker_facts& v) {
     const auto version = to.CreateString(v.version);
     const usage_rows budgets = rows_of(to, v.budgets);
     const process_usage& p = v.process;
@@ -209,23 +209,23 @@ struct answer_writer {
                                                 p.start_unix_ns);
     const auto result = fb::CreateBrokerFacts(
         to, version, v.started_ns, v.starts, v.takeovers, v.failed_takeovers, budgets, process);
-    return fb::CreateAnswer(to, fb::Result::BrokerFacts, result.Union());
+    return fb::CreateReply(to, fb::Result::BrokerFacts, result.Union());
   }
-  fbs::Offset<fb::Answer> operator()(const domain_statistics& v) {
-    return fb::CreateAnswer(to, fb::Result::Statistics, statistics_of(to, v).Union());
+  fbs::Offset<fb::Reply> operator()(const domain_statistics& v) {
+    return fb::CreateReply(to, fb::Result::Statistics, statistics_of(to, v).Union());
   }
-  fbs::Offset<fb::Answer> operator()(const segment_page& v) {
+  fbs::Offset<fb::Reply> operator()(const segment_page& v) {
     std::vector<fbs::Offset<fb::SegmentRow>> all;
     all.reserve(v.all.size());
     for (const segment_row& each : v.all) {
       all.push_back(one(each));
     }
     const auto result = fb::CreateSegmentPage(to, to.CreateVector(all), v.next_slot, v.more);
-    return fb::CreateAnswer(to, fb::Result::SegmentPage, result.Union());
+    return fb::CreateReply(to, fb::Result::SegmentPage, result.Union());
   }
-  fbs::Offset<fb::Answer> operator()(const unheld_removed& v) {
+  fbs::Offset<fb::Reply> operator()(const unheld_removed& v) {
     const auto result = fb::CreateUnheldRemoved(to, v.is_removed);
-    return fb::CreateAnswer(to, fb::Result::UnheldRemoved, result.Union());
+    return fb::CreateReply(to, fb::Result::UnheldRemoved, result.Union());
   }
 
  private:
@@ -495,8 +495,8 @@ std::vector<std::byte> encode(const request& from) {
   return encoded<request_writer>(from);
 }
 
-std::vector<std::byte> encode(const answer& from) {
-  return encoded<answer_writer>(from);
+std::vector<std::byte> encode(const reply& from) {
+  return encoded<reply_writer>(from);
 }
 
 request decode_request(std::span<const std::byte> from) {
@@ -537,8 +537,8 @@ request decode_request(std::span<const std::byte> from) {
   throw_later_version();
 }
 
-answer decode_answer(std::span<const std::byte> from) {
-  const auto& v = root<fb::Answer>(from);
+reply decode_reply(std::span<const std::byte> from) {
+  const auto& v = root<fb::Reply>(from);
   if (const auto* const open = v.result_as_Opened()) {
     return opened{fbs::GetString(open->directory())};
   }

@@ -95,24 +95,24 @@ struct segment_page {
 struct unheld_removed {
   bool is_removed = false;  ///< false: there is no such segment, or a process has it
 };
-using answer = std::variant<opened,
-                            closed,
-                            readings,
-                            error,
-                            quotas_set,
-                            usages,
-                            yielded,
-                            device_lost,
-                            broker_facts,
-                            domain_statistics,
-                            segment_page,
-                            unheld_removed>;
+using reply = std::variant<opened,
+                           closed,
+                           readings,
+                           error,
+                           quotas_set,
+                           usages,
+                           yielded,
+                           device_lost,
+                           broker_facts,
+                           domain_statistics,
+                           segment_page,
+                           unheld_removed>;
 
 /// Throws message_too_large.
 [[nodiscard]] std::vector<std::byte> encode(const request& from);
-[[nodiscard]] std::vector<std::byte> encode(const answer& from);
+[[nodiscard]] std::vector<std::byte> encode(const reply& from);
 /// Throws protocol_error: not such a packet; unsupported_version: a kind of a later version.
 [[nodiscard]] request decode_request(std::span<const std::byte> from);
-[[nodiscard]] answer decode_answer(std::span<const std::byte> from);
+[[nodiscard]] reply decode_reply(std::span<const std::byte> from);
 
 }  // namespace gpushm::domains

@@ -22,9 +22,9 @@ constexpr std::string_view operation = "ask gpushm-brokerd";
 constexpr milliseconds connect_poll{20};
 
 /// Nothing if the broker ended before it answered.
-std::optional<answer> try_once(const std::string& path,
-                               const std::vector<std::byte>& packet,
-                               time_point deadline) {
+std::optional<reply> try_once(const std::string& path,
+                              const std::vector<std::byte>& packet,
+                              time_point deadline) {
   const auto socket = transport::connect_packet_socket(path, time_left(deadline));
   if (transport::send_packet(socket.get(), packet, {}) != transport::send_result::sent) {
     return std::nullopt;
@@ -34,7 +34,7 @@ std::optional<answer> try_once(const std::string& path,
     const transport::received got = transport::receive_packet(socket.get(), buffer);
     switch (got.status) {
       case transport::receive_status::packet:
-        return decode_answer(got.packet);
+        return decode_reply(got.packet);
       case transport::receive_status::would_block:
         if (!transport::wait_readable(socket.get(), time_left(deadline)) &&
             time_left(deadline).count() == 0) {
@@ -59,9 +59,9 @@ std::optional<answer> try_once(const std::string& path,
 }
 
 /// As `try_once`; nothing also if no broker is there.
-std::optional<answer> try_to_ask(const std::string& path,
-                                 const std::vector<std::byte>& packet,
-                                 time_point deadline) {
+std::optional<reply> try_to_ask(const std::string& path,
+                                const std::vector<std::byte>& packet,
+                                time_point deadline) {
   try {
     return try_once(path, packet, deadline);
   } catch (const error& why) {
@@ -89,15 +89,15 @@ std::string private_socket_path(const std::string& run_dir) {
   return private_directory(run_dir) + "/socket";
 }
 
-template <typename Answer>
-Answer private_socket::ask(const request& what, time_point deadline) const {
+template <typename Reply>
+Reply private_socket::ask(const request& what, time_point deadline) const {
   const auto packet = encode(what);
   for (;;) {
     if (auto got = try_to_ask(path_, packet, deadline)) {
       if (auto* const failure = std::get_if<error>(&*got)) {
         throw error(*failure);
       }
-      if (auto* const result = std::get_if<Answer>(&*got)) {
+      if (auto* const result = std::get_if<Reply>(&*got)) {
         return std::move(*result);
       }
       throw error(errc::protocol_error,

@@ -60,9 +60,9 @@ class private_socket {
   [[nodiscard]] pid_t listening_process(std::chrono::milliseconds timeout) const;
 
  private:
-  template <typename Answer>
-  [[nodiscard]] Answer ask(const request& what,
-                           std::chrono::steady_clock::time_point deadline) const;
+  template <typename Reply>
+  [[nodiscard]] Reply ask(const request& what,
+                          std::chrono::steady_clock::time_point deadline) const;
 
   std::string path_;
 };

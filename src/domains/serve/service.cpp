@@ -93,7 +93,7 @@ void service::serve() {
             {EAGAIN, ECONNABORTED});
       });
       if (connection) {  // otherwise another thread was faster
-        answer_one(connection.get());
+        reply_to_one(connection.get());
       }
     } catch (const std::exception& why) {
       base::log(log_level::warning, why.what());
@@ -102,7 +102,7 @@ void service::serve() {
   }
 }
 
-void service::answer_one(int socket) {
+void service::reply_to_one(int socket) {
   const auto deadline = base::deadline_after(client_timeout);
   std::vector<std::byte> buffer(max_message_bytes);
   transport::received got;
@@ -116,11 +116,11 @@ void service::answer_one(int socket) {
   std::vector<std::byte> packet;
   bool ends = false;
   try {
-    const answer result = carry_out(decode_request(got.packet), socket);
+    const reply result = carry_out(decode_request(got.packet), socket);
     ends = std::holds_alternative<yielded>(result);
     packet = encode(result);
   } catch (const error& why) {
-    packet = encode(answer(why));
+    packet = encode(reply(why));
   }
   // One packet always fits into the buffer of a new connection.
   static_cast<void>(transport::send_packet(socket, packet, {}));
@@ -152,7 +152,7 @@ void service::check_yield(int socket) const {
   }
 }
 
-answer service::carry_out(const request& what, int socket) {
+reply service::carry_out(const request& what, int socket) {
   if (std::holds_alternative<yield_request>(what)) {
     check_yield(socket);
     return yielded{};

@@ -43,8 +43,8 @@ class service {
  private:
   void stop_threads() noexcept;
   void serve();
-  void answer_one(int socket);
-  [[nodiscard]] answer carry_out(const request& what, int socket);
+  void reply_to_one(int socket);
+  [[nodiscard]] reply carry_out(const request& what, int socket);
   void check_yield(int socket) const;
 
   domain_set& domains_;

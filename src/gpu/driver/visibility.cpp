@@ -107,16 +107,16 @@ std::optional<error> visibility_verdict(const device_id& device,
 
 namespace {
 
-struct answers {
+struct results {
   base::fork_safe_mutex mutex;
   std::map<std::int32_t, std::optional<error>> of_minor;
 };
-answers& known_answers() {
-  static auto* const all = new answers;  // NOLINT(cppcoreguidelines-owning-memory): leaked
+results& known_results() {
+  static auto* const all = new results;  // NOLINT(cppcoreguidelines-owning-memory): leaked
   return *all;
 }
 // Created when the library is loaded: a forked child must not find it half created.
-[[maybe_unused]] const answers& created_at_load = known_answers();
+[[maybe_unused]] const results& created_at_load = known_results();
 
 }  // namespace
 
@@ -124,7 +124,7 @@ void check_visible(const device_id& device) {
   if (device.kind == device_kind::host || device.minor < 0) {
     return;
   }
-  answers& all = known_answers();
+  results& all = known_results();
   std::optional<std::optional<error>> known;
   {
     const std::lock_guard lock(all.mutex);

@@ -65,9 +65,9 @@ bool kernel_names_peers() noexcept {
     const base::unique_fd far(ends[1]);
     int fd = -1;
     socklen_t size = sizeof fd;
-    const bool answered = ::getsockopt(near.get(), SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0;
+    const bool replied = ::getsockopt(near.get(), SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0;
     const base::unique_fd own(fd);
-    return answered;
+    return replied;
   }();
   return does;
 }

@@ -190,12 +190,12 @@ void descriptor_store::barrier(std::chrono::milliseconds timeout) {
 }
 
 std::optional<error> descriptor_store::flush(std::chrono::milliseconds timeout) {
-  return answer_to("BARRIER=1", timeout);
+  return reply_to("BARRIER=1", timeout);
 }
 
 std::optional<error> descriptor_store::confirm(std::string_view name,
                                                std::chrono::milliseconds timeout) {
-  return answer_to("BARRIER=1\nFDNAME=" + std::string(name), timeout);
+  return reply_to("BARRIER=1\nFDNAME=" + std::string(name), timeout);
 }
 
 base::unique_fd descriptor_store::begin_confirm(std::string_view name) {
@@ -211,16 +211,16 @@ base::unique_fd descriptor_store::ask(std::string_view barrier, std::chrono::mil
   return read_end;
 }
 
-std::optional<error> descriptor_store::answer_to(std::string_view barrier,
-                                                 std::chrono::milliseconds timeout) {
-  const base::unique_fd answer = ask(barrier, timeout);
-  if (!transport::wait_readable(answer.get(), timeout)) {
+std::optional<error> descriptor_store::reply_to(std::string_view barrier,
+                                                std::chrono::milliseconds timeout) {
+  const base::unique_fd reply = ask(barrier, timeout);
+  if (!transport::wait_readable(reply.get(), timeout)) {
     throw timed_out("process its notifications");
   }
-  return answer_in(answer.get());
+  return reply_in(reply.get());
 }
 
-std::optional<error> descriptor_store::answer_in(int pipe) {
+std::optional<error> descriptor_store::reply_in(int pipe) {
   std::array<char, 256> text{};
   const auto size =
       base::checked(operation, {}, "read", [&] { return ::read(pipe, text.data(), text.size()); });

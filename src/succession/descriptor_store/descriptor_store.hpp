@@ -62,11 +62,11 @@ class descriptor_store {
   [[nodiscard]] std::optional<error> confirm(std::string_view name,
                                              std::chrono::milliseconds timeout);
   /// The same without blocking: returns a pipe that is readable once the keeper has answered; what
-  /// it says is `answer_in` it. Throws `error`: timed_out if the keeper's queue is full, and as
+  /// it says is `reply_in` it. Throws `error`: timed_out if the keeper's queue is full, and as
   /// `flush`.
   [[nodiscard]] base::unique_fd begin_confirm(std::string_view name);
   /// The answer to `begin_confirm`, as of `confirm`. Precondition: the pipe is readable.
-  [[nodiscard]] static std::optional<error> answer_in(int pipe);
+  [[nodiscard]] static std::optional<error> reply_in(int pipe);
   /// Tells the keeper that this program has started (READY=1).
   void ready(std::chrono::milliseconds timeout);
   /// Whether no process reads the notification socket any longer: the keeper has ended. Does not
@@ -78,8 +78,8 @@ class descriptor_store {
 
  private:
   [[nodiscard]] base::unique_fd ask(std::string_view barrier, std::chrono::milliseconds timeout);
-  [[nodiscard]] std::optional<error> answer_to(std::string_view barrier,
-                                               std::chrono::milliseconds timeout);
+  [[nodiscard]] std::optional<error> reply_to(std::string_view barrier,
+                                              std::chrono::milliseconds timeout);
   explicit descriptor_store(base::unique_fd socket) : socket_(std::move(socket)) {}
   void send(std::string_view text,
             std::span<const int> descriptors,

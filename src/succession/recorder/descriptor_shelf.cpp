@@ -173,12 +173,12 @@ void descriptor_shelf::put_confirmed_journal(int descriptor, std::uint64_t seque
 std::optional<base::unique_fd> descriptor_shelf::begin_put_journal(int descriptor,
                                                                    std::uint64_t sequence) {
   const std::string name = name_of(journal_mark, sequence);
-  base::unique_fd answer;
+  base::unique_fd reply;
   try {
     static_cast<void>(has_sent([&] {
       store_.remove(name, milliseconds(0));  // of a call that has failed
       store_.put(name, std::span(&descriptor, 1), milliseconds(0));
-      answer = store_.begin_confirm(name);
+      reply = store_.begin_confirm(name);
     }));
   } catch (const error& why) {
     if (why.code() != errc::timed_out) {
@@ -186,7 +186,7 @@ std::optional<base::unique_fd> descriptor_shelf::begin_put_journal(int descripto
     }
     return std::nullopt;
   }
-  return answer;
+  return reply;
 }
 
 bool descriptor_shelf::remove_journal(std::uint64_t sequence) noexcept {

@@ -50,12 +50,12 @@ class descriptor_shelf {
   /// keeper.
   [[nodiscard]] std::optional<base::unique_fd> begin_put_journal(int descriptor,
                                                                  std::uint64_t sequence);
-  [[nodiscard]] static std::optional<error> answer_in(int pipe) {
-    return keeper::descriptor_store::answer_in(pipe);
+  [[nodiscard]] static std::optional<error> reply_in(int pipe) {
+    return keeper::descriptor_store::reply_in(pipe);
   }
   /// Does not block. Returns false if the keeper does not read: try again later.
   [[nodiscard]] bool remove_journal(std::uint64_t sequence) noexcept;
-  /// Call for an error from `answer_in`.
+  /// Call for an error from `reply_in`.
   void note_refusal() noexcept;
   [[nodiscard]] std::shared_ptr<const keeper_health> health() const noexcept;
   /// Lets the keeper close its copy. Returns false if the keeper does not read: try again later.

@@ -250,7 +250,7 @@ bool recorder::begin_all() noexcept {
 /// once another one is used that has its sequence, and replaces it in the keeper.
 void recorder::drop_next() noexcept {
   on_->next.reset();
-  on_->answer.reset();
+  on_->reply.reset();
   retry_pause_ = first_retry_pause;
   on_->is_next_stored = false;
 }
@@ -288,35 +288,35 @@ void recorder::end_all() noexcept {
 /// keeper without room for the next one must keep.
 void recorder::store_next() noexcept {
   try {
-    const bool is_new = !on_->answer;
+    const bool is_new = !on_->reply;
     if (is_new) {
-      on_->answer = on_->shelf.begin_put_journal(on_->next->descriptor(), on_->next->sequence());
+      on_->reply = on_->shelf.begin_put_journal(on_->next->descriptor(), on_->next->sequence());
     }
-    if (!on_->answer) {
+    if (!on_->reply) {
       put_off(nullptr);
       return;
     }
-    if (*on_->answer) {
+    if (*on_->reply) {
       if (is_new) {
-        retry_pause_ = first_answer_pause;
+        retry_pause_ = first_reply_pause;
       }
-      pollfd entry{on_->answer->get(), POLLIN, 0};
+      pollfd entry{on_->reply->get(), POLLIN, 0};
       if (::poll(&entry, 1, 0) <= 0) {
         put_off(nullptr);
         return;
       }
-      const auto problem = descriptor_shelf::answer_in(on_->answer->get());
+      const auto problem = descriptor_shelf::reply_in(on_->reply->get());
       if (problem) {
-        on_->answer.reset();
+        on_->reply.reset();
         on_->shelf.note_refusal();
         put_off(&*problem);
         return;
       }
     }
-    on_->answer.reset();
+    on_->reply.reset();
     on_->is_next_stored = true;
   } catch (const error& why) {
-    on_->answer.reset();
+    on_->reply.reset();
     put_off(&why);
   } catch (const std::bad_alloc&) {
     put_off(nullptr);

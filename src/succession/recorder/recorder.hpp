@@ -166,8 +166,8 @@ class recorder {
     /// Written by `catch_up` in the place of `log`, which has refused a change. It is complete, and
     /// newer than `log`, before the keeper gets it, so that a successor may use either.
     std::optional<journal::journal> next;
-    std::optional<base::unique_fd> answer;  ///< of the keeper, about `next`
-    bool is_next_stored = false;            ///< the keeper has confirmed it
+    std::optional<base::unique_fd> reply;  ///< of the keeper, about `next`
+    bool is_next_stored = false;           ///< the keeper has confirmed it
   };
   /// The part of the keeper's capacity that is not charged to members is larger.
   static constexpr std::size_t max_to_forget = 64;
@@ -200,7 +200,7 @@ class recorder {
 
   /// Longer and longer for a new journal: each attempt writes all records.
   static constexpr std::chrono::milliseconds first_retry_pause{10};
-  static constexpr std::chrono::milliseconds first_answer_pause{1};
+  static constexpr std::chrono::milliseconds first_reply_pause{1};
   static constexpr std::chrono::milliseconds longest_retry_pause{1'000};
 };
 

@@ -12,7 +12,7 @@ namespace gpushm::broker_detail {
 enum class step_kind : std::uint8_t {
   request = 0,        ///< a packet of the session
   open_rest = 1,      ///< the next names of its open_many
-  answers = 2,        ///< packets to it
+  replies = 2,        ///< packets to it
   end = 3,            ///< its end, or what its last packets ask for
   fence = 4,          ///< what its end has left, once it cannot write any more
   work = 5,           ///< of the domain

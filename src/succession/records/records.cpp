@@ -183,7 +183,7 @@ class writer {
     return fb::CreatePacket(to_,
                             v.session,
                             v.on_event_lane,
-                            v.is_answer,
+                            v.is_reply,
                             v.place,
                             packet,
                             v.metadata_of,
@@ -458,7 +458,7 @@ open_rest_record open_rest(const fb::OpenRest& v, std::size_t size_bytes) {
 packet_record packet(const fb::Packet& v) {
   return {v.session(),
           v.on_event_lane(),
-          v.is_answer(),
+          v.is_reply(),
           v.place(),
           bytes(v.bytes()),
           v.metadata_of(),

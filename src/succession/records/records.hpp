@@ -136,7 +136,7 @@ struct lane_record {
 struct packet_record {
   core::session_id session = 0;
   bool on_event_lane = false;
-  bool is_answer = true;
+  bool is_reply = true;
   std::uint64_t place = 0;  ///< on the event lane: the number of packets queued before it
   std::vector<std::byte> bytes;
   /// The segment whose metadata is to be added to `bytes`, an `opened`; 0: none.

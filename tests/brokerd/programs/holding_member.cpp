@@ -161,13 +161,13 @@ int main(int argc, char** argv) {
     member self(arguments.at(1), arguments.size() > 2 ? arguments[2] : "host");
     std::cout << "ready" << std::endl;
     for (std::string line; std::getline(std::cin, line);) {
-      std::string answer;
+      std::string reply;
       try {
-        answer = self.perform(std::istringstream(line));
+        reply = self.perform(std::istringstream(line));
       } catch (const std::exception& why) {
-        answer = "failed " + std::string(why.what());
+        reply = "failed " + std::string(why.what());
       }
-      std::cout << answer << std::endl;
+      std::cout << reply << std::endl;
     }
     return 0;
   } catch (const std::exception& why) {

@@ -59,8 +59,8 @@ class bad_input : public ::testing::Test {
     std::optional<std::uint32_t> ending;
     static_cast<void>(gpushm_testing::eventually(
         [&] {
-          const auto answer = observer.request(gpushm::wire::stat{name});
-          const auto* all = gpushm_testing::body_of<gpushm::wire::listing>(answer);
+          const auto reply = observer.request(gpushm::wire::stat{name});
+          const auto* all = gpushm_testing::body_of<gpushm::wire::listing>(reply);
           if (all != nullptr && !all->segments.front().creator_alive) {
             ending = all->segments.front().ending;
           }

@@ -154,9 +154,9 @@ void expect_roles_share(gpushm_testing::child& producer, gpushm_testing::child& 
   const auto filled = event(consumer, "filled");
   ASSERT_EQ(filled["event"], "filled") << filled;
   producer.write("check\n");
-  const auto answered = event(producer, "checked");
-  EXPECT_EQ(answered["checked_bytes"], role_size_bytes) << answered;
-  EXPECT_EQ(answered["wrong_bytes"], 0) << answered;
+  const auto replied = event(producer, "checked");
+  EXPECT_EQ(replied["checked_bytes"], role_size_bytes) << replied;
+  EXPECT_EQ(replied["wrong_bytes"], 0) << replied;
   consumer.close_stdin();
   producer.close_stdin();
   EXPECT_EQ(consumer.wait_exit(limit), exited(0)) << consumer.output().all_output();

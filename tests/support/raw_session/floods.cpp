@@ -137,7 +137,7 @@ template <unsigned Connections>
 void not_reading(const std::string& socket, clock::time_point until) {
   pump_body(socket, until, wire::open{good_name, 0, 0}, Connections, 0, false);
 }
-void large_answers(const std::string& socket, clock::time_point until) {
+void large_replies(const std::string& socket, clock::time_point until) {
   auto owner = raw_session::greeted(socket);
   (void)publish_segment(owner, reserve_pages("fat", 1), max_metadata);
   pump_body(socket, until, many("fat"), 16, 0, false);
@@ -330,7 +330,7 @@ constexpr std::array<flood, 32> all{{
     {"open-many-16", "OpenMany of 1,000 existing names on 16 connections", open_many_existing<16>},
     {"not-reading-8", "Open on 8 connections that do not read", not_reading<8>},
     {"not-reading-32", "Open on 32 connections that do not read", not_reading<32>},
-    {"large-answers", "OpenMany of 1,000 x 64 KiB, 16 connections that do not read", large_answers},
+    {"large-answers", "OpenMany of 1,000 x 64 KiB, 16 connections that do not read", large_replies},
     {"waiting-opens", "32,000 waiting opens and one Publish of 64 KiB", waiting_opens},
     {"confirms", "OpenMany of 1,000 names of a silent exporter, 60 connections", confirms},
     {"events", "6,400 subscriptions that are not read, and Open", events},

@@ -32,11 +32,11 @@ std::uint64_t now_ns() {
 
 /// Shared by both processes; the child writes all but `window`.
 struct good_client::record {
-  std::atomic<std::uint64_t> answers{0};
+  std::atomic<std::uint64_t> replies{0};
   std::atomic<std::uint64_t> failures{0};
   std::atomic<std::uint64_t> sent_at{0};  ///< start of the open in flight; 0: none
   std::atomic<bool> dropped{false};
-  std::uint64_t window_answers = 0;
+  std::uint64_t window_replies = 0;
   std::uint64_t window_failures = 0;
   std::uint64_t window_start = 0;
   /// Waits in nanoseconds, reply number n at index n modulo the size.
@@ -53,17 +53,17 @@ bool open_once(raw_session& session, Record& record) {
   if (!session.send(wire::open{segment_name, 0, 0})) {
     return false;
   }
-  raw_answer answer;
+  raw_reply reply;
   do {
-    answer = session.receive(std::chrono::hours(1));
-    if (!answer.message) {
+    reply = session.receive(std::chrono::hours(1));
+    if (!reply.message) {
       return false;
     }
-  } while (std::holds_alternative<wire::event>(answer.message->body));
-  const auto number = record.answers.load();
+  } while (std::holds_alternative<wire::event>(reply.message->body));
+  const auto number = record.replies.load();
   record.waits[number % max_samples].store(now_ns() - sent);
-  if (const auto* opened = body_of<wire::opened>(answer)) {
-    record.answers.store(number + 1);
+  if (const auto* opened = body_of<wire::opened>(reply)) {
+    record.replies.store(number + 1);
     session.send(wire::release{opened->segment.generation, 1});
   } else {
     record.failures.fetch_add(1);
@@ -110,19 +110,19 @@ good_client::good_client(good_client&&) noexcept = default;
 good_client::~good_client() = default;
 
 void good_client::begin() {
-  record_->window_answers = record_->answers.load();
+  record_->window_replies = record_->replies.load();
   record_->window_failures = record_->failures.load();
   record_->window_start = now_ns();
 }
 
 good_figures good_client::end() {
   good_figures result;
-  const auto last = record_->answers.load();
-  result.answers = last - record_->window_answers;
+  const auto last = record_->replies.load();
+  result.replies = last - record_->window_replies;
   result.failures = record_->failures.load() - record_->window_failures;
   result.dropped = record_->dropped.load();
   std::vector<std::uint64_t> waits;
-  for (auto i = std::max(record_->window_answers, last > max_samples ? last - max_samples : 0);
+  for (auto i = std::max(record_->window_replies, last > max_samples ? last - max_samples : 0);
        i < last;
        ++i) {
     waits.push_back(record_->waits[i % max_samples].load());

@@ -12,7 +12,7 @@ namespace gpushm_testing {
 
 /// Service that a good client received while it was measured.
 struct good_figures {
-  std::uint64_t answers = 0;          ///< opens that returned the segment
+  std::uint64_t replies = 0;          ///< opens that returned the segment
   std::uint64_t failures = 0;         ///< opens with any other reply
   bool dropped = false;               ///< the broker disconnected it
   std::chrono::nanoseconds worst{0};  ///< longest wait, including one in flight

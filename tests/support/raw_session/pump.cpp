@@ -106,7 +106,7 @@ class pumping {
           of.session.reset();
           return true;
         }
-        ++counts_.answers;
+        ++counts_.replies;
         busy = true;
       }
     }

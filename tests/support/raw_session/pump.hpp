@@ -27,7 +27,7 @@ struct pump_options {
 
 struct pump_counts {
   std::uint64_t sent = 0;
-  std::uint64_t answers = 0;
+  std::uint64_t replies = 0;
   std::uint64_t connections = 0;  ///< total, including reconnects after drops
 };
 

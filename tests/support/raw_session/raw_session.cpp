@@ -34,13 +34,13 @@ raw_session raw_session::greeted(const std::string& socket_path) {
 }
 
 void raw_session::greet(const wire::hello& hello, std::span<const int> descriptors) {
-  auto answer = request(hello, descriptors);
-  if (!answer.message || !std::holds_alternative<wire::welcome>(answer.message->body) ||
-      answer.descriptors.size() != 2) {
+  auto reply = request(hello, descriptors);
+  if (!reply.message || !std::holds_alternative<wire::welcome>(reply.message->body) ||
+      reply.descriptors.size() != 2) {
     throw harness_error("the broker did not accept the hello of the raw session");
   }
-  state_table_ = std::move(answer.descriptors[0]);
-  events_ = std::move(answer.descriptors[1]);
+  state_table_ = std::move(reply.descriptors[0]);
+  events_ = std::move(reply.descriptors[1]);
 }
 
 namespace {
@@ -91,25 +91,25 @@ transport::send_result raw_session::try_send(std::span<const std::byte> packet,
   }
 }
 
-raw_answer raw_session::receive(std::chrono::milliseconds timeout) {
+raw_reply raw_session::receive(std::chrono::milliseconds timeout) {
   return receive_joined(deadline_after(timeout));
 }
 
 /// Any message, whole.
-raw_answer raw_session::receive_joined(clock::time_point deadline) {
-  raw_answer answer;
+raw_reply raw_session::receive_joined(clock::time_point deadline) {
+  raw_reply reply;
   do {
-    answer = receive_before(deadline);
-    if (body_of<wire::continued>(answer) != nullptr && answer.descriptors.size() == 1) {
-      state_table_ = std::move(answer.descriptors.front());
+    reply = receive_before(deadline);
+    if (body_of<wire::continued>(reply) != nullptr && reply.descriptors.size() == 1) {
+      state_table_ = std::move(reply.descriptors.front());
     }
-  } while (body_of<wire::continued>(answer) != nullptr);
-  return answer;
+  } while (body_of<wire::continued>(reply) != nullptr);
+  return reply;
 }
 
 /// Any packet.
-raw_answer raw_session::receive_before(clock::time_point deadline) {
-  raw_answer answer;
+raw_reply raw_session::receive_before(clock::time_point deadline) {
+  raw_reply reply;
   std::array<pollfd, 2> waits{{{socket_.get(), POLLIN, 0}, {events_.get(), POLLIN, 0}}};
   const int count = gpushm::base::retry([&] {
     constexpr std::int64_t longest = std::numeric_limits<int>::max();
@@ -117,29 +117,29 @@ raw_answer raw_session::receive_before(clock::time_point deadline) {
     return ::poll(waits.data(), waits.size(), static_cast<int>(left));
   });
   if (count <= 0) {
-    return answer;
+    return reply;
   }
   std::vector<std::byte> buffer(wire::max_packet_bytes);
   const int ready = waits[0].revents != 0 ? socket_.get() : events_.get();
   auto got = transport::receive_packet(ready, buffer);
-  answer.closed = got.status == transport::receive_status::closed;
-  answer.descriptors = std::move(got.descriptors);
+  reply.closed = got.status == transport::receive_status::closed;
+  reply.descriptors = std::move(got.descriptors);
   if (got.status == transport::receive_status::packet) {
-    answer.message = wire::decode(got.packet);
-    if (!answer.message) {
+    reply.message = wire::decode(got.packet);
+    if (!reply.message) {
       throw harness_error("the broker sent a packet that cannot be decoded");
     }
   }
-  return answer;
+  return reply;
 }
 
-raw_answer raw_session::request(wire::body body, std::span<const int> descriptors) {
+raw_reply raw_session::request(wire::body body, std::span<const int> descriptors) {
   send(std::move(body), descriptors);
   while (true) {
-    auto answer = receive();
-    const bool of_a_lease = body_of<wire::event>(answer) != nullptr && answer.message->id == 0;
-    if (!of_a_lease && body_of<wire::waiting>(answer) == nullptr) {
-      return answer;
+    auto reply = receive();
+    const bool of_a_lease = body_of<wire::event>(reply) != nullptr && reply.message->id == 0;
+    if (!of_a_lease && body_of<wire::waiting>(reply) == nullptr) {
+      return reply;
     }
   }
 }
@@ -147,8 +147,8 @@ raw_answer raw_session::request(wire::body body, std::span<const int> descriptor
 bool raw_session::closed_within(std::chrono::milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
   while (clock::now() < deadline) {
-    const auto answer = receive_joined(deadline);
-    if (answer.closed) {
+    const auto reply = receive_joined(deadline);
+    if (reply.closed) {
       return true;
     }
   }
@@ -192,11 +192,11 @@ wire::reserve reserve_exported(const std::string& name) {
   return reservation;
 }
 
-std::optional<gpushm::errc> failure_of(const raw_answer& answer) {
-  if (!answer.message) {
+std::optional<gpushm::errc> failure_of(const raw_reply& reply) {
+  if (!reply.message) {
     return std::nullopt;
   }
-  const auto* failure = std::get_if<wire::failure>(&answer.message->body);
+  const auto* failure = std::get_if<wire::failure>(&reply.message->body);
   return failure != nullptr ? std::optional(failure->code) : std::nullopt;
 }
 

@@ -17,7 +17,7 @@
 namespace gpushm_testing {
 
 /// A reply, or the end of the connection.
-struct raw_answer {
+struct raw_reply {
   bool closed = false;
   std::optional<gpushm::wire::message> message;  ///< nullopt: closed, or no reply in time
   std::vector<gpushm::base::unique_fd> descriptors;
@@ -51,10 +51,10 @@ class raw_session {
 
   /// Returns the next packet but for state tables of successors, which it takes. Blocks at most
   /// `timeout`.
-  [[nodiscard]] raw_answer receive(std::chrono::milliseconds timeout = std::chrono::seconds(5));
+  [[nodiscard]] raw_reply receive(std::chrono::milliseconds timeout = std::chrono::seconds(5));
   /// Sends, then returns the next packet, whichever request it replies to. Skips lease events
   /// (their id is 0) and the notice that an open waits: it returns the result of that open.
-  [[nodiscard]] raw_answer request(gpushm::wire::body body, std::span<const int> descriptors = {});
+  [[nodiscard]] raw_reply request(gpushm::wire::body body, std::span<const int> descriptors = {});
   /// Reads and drops packets until the broker hangs up (true) or `timeout` passes.
   [[nodiscard]] bool closed_within(std::chrono::milliseconds timeout);
 
@@ -70,8 +70,8 @@ class raw_session {
   void hang_up_events() { events_.reset(); }
 
  private:
-  [[nodiscard]] raw_answer receive_before(clock::time_point deadline);
-  [[nodiscard]] raw_answer receive_joined(clock::time_point deadline);
+  [[nodiscard]] raw_reply receive_before(clock::time_point deadline);
+  [[nodiscard]] raw_reply receive_joined(clock::time_point deadline);
 
   gpushm::base::unique_fd socket_;
   gpushm::base::unique_fd events_;
@@ -90,12 +90,12 @@ class raw_session {
 [[nodiscard]] gpushm::wire::reserve reserve_exported(const std::string& name);
 
 /// The error code of a reply that must be a failure; nullopt for any other reply.
-[[nodiscard]] std::optional<gpushm::errc> failure_of(const raw_answer& answer);
+[[nodiscard]] std::optional<gpushm::errc> failure_of(const raw_reply& reply);
 
 /// The body of a reply if it is of this kind; else null.
 template <typename Body>
-[[nodiscard]] const Body* body_of(const raw_answer& answer) {
-  return answer.message ? std::get_if<Body>(&answer.message->body) : nullptr;
+[[nodiscard]] const Body* body_of(const raw_reply& reply) {
+  return reply.message ? std::get_if<Body>(&reply.message->body) : nullptr;
 }
 
 /// Reserves, attaches chunks of one page (for host memory) and publishes. Returns the generation,

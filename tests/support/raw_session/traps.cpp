@@ -52,31 +52,31 @@ class fuse_server {
         out.major = FUSE_KERNEL_VERSION;
         out.minor = FUSE_KERNEL_MINOR_VERSION;
         out.max_write = 4096;
-        return answer(incoming, 0, out);
+        return reply(incoming, 0, out);
       }
       case FUSE_LOOKUP: {
         fuse_entry_out out{};
         out.nodeid = file_node;
         out.attr = attributes(file_node);
-        return answer(incoming, 0, out);
+        return reply(incoming, 0, out);
       }
       case FUSE_GETATTR: {
         fuse_attr_out out{};  // valid for no time: the next fstat sends a new request
         out.attr = attributes(incoming.nodeid);
-        return answer(incoming, 0, out);
+        return reply(incoming, 0, out);
       }
       case FUSE_OPEN: {
         fuse_open_out out{};
         out.fh = 1;
-        return answer(incoming, 0, out);
+        return reply(incoming, 0, out);
       }
       case FUSE_FORGET:
         return true;
       case FUSE_FLUSH:
       case FUSE_RELEASE:
-        return answer_header(incoming, 0);
+        return reply_header(incoming, 0);
       default:
-        return answer_header(incoming, -ENOSYS);
+        return reply_header(incoming, -ENOSYS);
     }
   }
 
@@ -91,7 +91,7 @@ class fuse_server {
   }
 
   template <typename Out>
-  bool answer(const fuse_in_header& to, int error, const Out& out) {
+  bool reply(const fuse_in_header& to, int error, const Out& out) {
     fuse_out_header header{};
     header.len = sizeof header + sizeof out;
     header.error = error;
@@ -101,7 +101,7 @@ class fuse_server {
     std::memcpy(packet.data() + sizeof header, &out, sizeof out);
     return ::write(device_, packet.data(), packet.size()) > 0;
   }
-  bool answer_header(const fuse_in_header& to, int error) {
+  bool reply_header(const fuse_in_header& to, int error) {
     fuse_out_header header{};
     header.len = sizeof header;
     header.error = error;

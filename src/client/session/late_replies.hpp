@@ -12,7 +12,7 @@
 #include <stop_token>
 #include <unordered_map>
 
-#include "client/session/answer.hpp"
+#include "client/session/reply.hpp"
 #include "client/session/request_lane.hpp"
 
 namespace gpushm::client_detail {
@@ -22,10 +22,10 @@ namespace gpushm::client_detail {
 /// sent ahead.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
-class late_answers {
+class late_replies {
  private:
   struct place {
-    std::deque<answer> arrived;
+    std::deque<reply> arrived;
     std::atomic<bool> any_arrived{false};  ///< `arrived` is not empty; read without the lock
     std::condition_variable_any changed;
   };
@@ -35,34 +35,33 @@ class late_answers {
   /// before the `Waiting` that announces them. Its destructor drops unread answers. Not movable.
   class waiter {
    public:
-    waiter(late_answers& all, std::uint64_t id);
+    waiter(late_replies& all, std::uint64_t id);
     waiter(const waiter&) = delete;
     waiter& operator=(const waiter&) = delete;
     ~waiter();
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
     /// Returns the next answer, if it has arrived.
-    [[nodiscard]] std::optional<answer> poll();
+    [[nodiscard]] std::optional<reply> poll();
     /// Ends the wait: the answer that is still to come on the request lane will be dropped.
     void abandon() noexcept;
     /// Spins briefly for an answer that is about to arrive.
     void spin() const noexcept;
     /// Blocks for the next answer. Returns nothing if `deadline` or `stop` came first, or if the
     /// connection ended.
-    [[nodiscard]] std::optional<answer> next(steady_time deadline,
-                                             const std::stop_token& stop = {});
+    [[nodiscard]] std::optional<reply> next(steady_time deadline, const std::stop_token& stop = {});
 
    private:
-    [[nodiscard]] std::optional<answer> take();  // with the lock held
+    [[nodiscard]] std::optional<reply> take();  // with the lock held
 
-    late_answers& all_;
+    late_replies& all_;
     std::uint64_t id_;
     std::shared_ptr<place> place_;
   };
 
   /// Returns false, and leaves `what` unchanged, if there is no waiter.
-  [[nodiscard]] bool deliver(std::uint64_t id, answer& what);
+  [[nodiscard]] bool deliver(std::uint64_t id, reply& what);
   /// Registers that this number of answers without a waiter will still come on the request lane.
-  void abandon(std::uint64_t id, std::size_t answers) noexcept;
+  void abandon(std::uint64_t id, std::size_t replies) noexcept;
   /// True while such answers are still to come. No lock.
   [[nodiscard]] bool any_abandoned() const noexcept {
     return any_abandoned_.load(std::memory_order_relaxed);
@@ -71,7 +70,7 @@ class late_answers {
   void end() noexcept;
 
  private:
-  void abandon_locked(std::uint64_t id, std::size_t answers) noexcept;
+  void abandon_locked(std::uint64_t id, std::size_t replies) noexcept;
 
   std::mutex mutex_;
   bool ended_ = false;

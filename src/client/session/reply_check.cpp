@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/session/answer_check.hpp"
+#include "client/session/reply_check.hpp"
 
 #include "base/segments/exporter_bound.hpp"
 #include "gpushm/error.hpp"
@@ -15,40 +15,40 @@ bool has_sane_numbers(const wire::segment& what) {
          base::is_on_host(what.backend) == (what.device.kind == device_kind::host);
 }
 
-bool has_fitting_chunks(const wire::opened& answer) {
-  const wire::segment& what = answer.segment;
+bool has_fitting_chunks(const wire::opened& reply) {
+  const wire::segment& what = reply.segment;
   const bool bound = base::ends_with_creator(what.backend);
   const auto fixed = base::fixed_chunks(what.backend);
   if (fixed ? what.chunk_count != *fixed : what.chunk_count == 0) {
     return false;
   }
-  if (base::has_ticket(what.backend) == answer.ticket.empty() ||
-      answer.chunk_bytes.size() > what.chunk_count) {
+  if (base::has_ticket(what.backend) == reply.ticket.empty() ||
+      reply.chunk_bytes.size() > what.chunk_count) {
     return false;
   }
   std::uint64_t left = what.allocated_bytes;
-  for (const std::uint64_t bytes : answer.chunk_bytes) {
+  for (const std::uint64_t bytes : reply.chunk_bytes) {
     if (bytes == 0 || bytes > left) {
       return false;
     }
     left -= bytes;
   }
   // Chunks are never empty: either all have arrived, or there are bytes left for the others.
-  return (answer.chunk_bytes.size() == what.chunk_count) == (left == 0) || bound;
+  return (reply.chunk_bytes.size() == what.chunk_count) == (left == 0) || bound;
 }
 
 }  // namespace
 
-void check_opened(const wire::opened& answer,
+void check_opened(const wire::opened& reply,
                   std::size_t descriptors,
                   std::string_view name,
                   std::uint64_t expected_size_bytes) {
   const bool matches_request =
-      answer.segment.name == name &&
-      (expected_size_bytes == 0 || expected_size_bytes == answer.segment.size_bytes);
-  if (!matches_request || descriptors != answer.chunk_bytes.size() ||
-      answer.metadata.size() > max_metadata_bytes || !has_sane_numbers(answer.segment) ||
-      !has_fitting_chunks(answer)) {
+      reply.segment.name == name &&
+      (expected_size_bytes == 0 || expected_size_bytes == reply.segment.size_bytes);
+  if (!matches_request || descriptors != reply.chunk_bytes.size() ||
+      reply.metadata.size() > max_metadata_bytes || !has_sane_numbers(reply.segment) ||
+      !has_fitting_chunks(reply)) {
     throw error(errc::protocol_error,
                 "open",
                 name,

@@ -13,7 +13,7 @@ namespace gpushm::client_detail {
 /// consistent with each other, its request for `name`, and `expected_size_bytes` (0: any). A broker
 /// is trusted, but a ticket may name a broker other than the node's, and mapping depends on these
 /// numbers.
-void check_opened(const wire::opened& answer,
+void check_opened(const wire::opened& reply,
                   std::size_t descriptors,
                   std::string_view name,
                   std::uint64_t expected_size_bytes);

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/session/late_answers.hpp"
+#include "client/session/late_replies.hpp"
 
 #include <chrono>
 #include <utility>
 
 namespace gpushm::client_detail {
 
-late_answers::waiter::waiter(late_answers& all, std::uint64_t id)
+late_replies::waiter::waiter(late_replies& all, std::uint64_t id)
     : all_(all), id_(id), place_(std::make_shared<place>()) {
   const std::lock_guard lock(all_.mutex_);
   all_.waiting_.emplace(id, place_);
 }
 
-late_answers::waiter::~waiter() {
+late_replies::waiter::~waiter() {
   const std::lock_guard lock(all_.mutex_);
   all_.waiting_.erase(id_);
 }
 
-void late_answers::waiter::abandon() noexcept {
+void late_replies::waiter::abandon() noexcept {
   const std::lock_guard lock(all_.mutex_);
   all_.waiting_.erase(id_);
   if (place_->arrived.empty()) {
@@ -25,12 +25,12 @@ void late_answers::waiter::abandon() noexcept {
   }
 }
 
-std::optional<answer> late_answers::waiter::poll() {
+std::optional<reply> late_replies::waiter::poll() {
   const std::lock_guard lock(all_.mutex_);
   return take();
 }
 
-void late_answers::waiter::spin() const noexcept {
+void late_replies::waiter::spin() const noexcept {
   constexpr std::chrono::microseconds moment{30};  // shorter than sleeping and waking
   const auto end = std::chrono::steady_clock::now() + moment;
   while (!place_->any_arrived.load(std::memory_order_relaxed) &&
@@ -38,25 +38,24 @@ void late_answers::waiter::spin() const noexcept {
   }
 }
 
-std::optional<answer> late_answers::waiter::next(steady_time deadline,
-                                                 const std::stop_token& stop) {
+std::optional<reply> late_replies::waiter::next(steady_time deadline, const std::stop_token& stop) {
   std::unique_lock lock(all_.mutex_);
   static_cast<void>(place_->changed.wait_until(
       lock, stop, deadline, [&] { return !place_->arrived.empty() || all_.ended_; }));
   return take();
 }
 
-std::optional<answer> late_answers::waiter::take() {
+std::optional<reply> late_replies::waiter::take() {
   if (place_->arrived.empty()) {
     return std::nullopt;
   }
-  answer first = std::move(place_->arrived.front());
+  reply first = std::move(place_->arrived.front());
   place_->arrived.pop_front();
   place_->any_arrived.store(!place_->arrived.empty(), std::memory_order_relaxed);
   return first;
 }
 
-bool late_answers::deliver(std::uint64_t id, answer& what) {
+bool late_replies::deliver(std::uint64_t id, reply& what) {
   const std::lock_guard lock(mutex_);
   const auto at = waiting_.find(id);
   if (at == waiting_.end()) {
@@ -72,23 +71,23 @@ bool late_answers::deliver(std::uint64_t id, answer& what) {
   return true;
 }
 
-void late_answers::abandon(std::uint64_t id, std::size_t answers) noexcept {
+void late_replies::abandon(std::uint64_t id, std::size_t replies) noexcept {
   const std::lock_guard lock(mutex_);
-  abandon_locked(id, answers);
+  abandon_locked(id, replies);
 }
 
-void late_answers::abandon_locked(std::uint64_t id, std::size_t answers) noexcept {
-  if (answers == 0) {
+void late_replies::abandon_locked(std::uint64_t id, std::size_t replies) noexcept {
+  if (replies == 0) {
     return;
   }
   try {
-    abandoned_[id] += answers;
+    abandoned_[id] += replies;
     any_abandoned_.store(true, std::memory_order_relaxed);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next turn drops them
   }
 }
 
-void late_answers::end() noexcept {
+void late_replies::end() noexcept {
   const std::lock_guard lock(mutex_);
   ended_ = true;
   for (const auto& [id, each] : waiting_) {

@@ -25,23 +25,23 @@ using gpushm_tests::scripted_broker;
 const std::uint64_t page = base::host_page_bytes();
 
 /// One host segment of two chunks of one page each.
-wire::opened valid_answer() {
-  wire::opened answer;
-  answer.segment.name = "w";
-  answer.segment.generation = 5;
-  answer.segment.slot = 5;
-  answer.segment.size_bytes = 2 * page;
-  answer.segment.allocated_bytes = 2 * page;
-  answer.segment.chunk_count = 2;
-  answer.segment.published = true;
-  answer.chunk_bytes = {page, page};
-  return answer;
+wire::opened valid_reply() {
+  wire::opened reply;
+  reply.segment.name = "w";
+  reply.segment.generation = 5;
+  reply.segment.slot = 5;
+  reply.segment.size_bytes = 2 * page;
+  reply.segment.allocated_bytes = 2 * page;
+  reply.segment.chunk_count = 2;
+  reply.segment.published = true;
+  reply.chunk_bytes = {page, page};
+  return reply;
 }
 
-/// Opens "w" from a broker that answers with `answer` and `chunks` chunks.
-std::optional<errc> open_answered_by(const wire::opened& answer, std::size_t chunks) {
+/// Opens "w" from a broker that answers with `reply` and `chunks` chunks.
+std::optional<errc> open_with_reply(const wire::opened& reply, std::size_t chunks) {
   scripted_broker broker([&](const wire::message& asked) {
-    scripted_broker::reply reply{{asked.id, answer}};
+    scripted_broker::reply reply{{asked.id, reply}};
     for (std::size_t i = 0; i < chunks; ++i) {
       reply.descriptors.push_back(scripted_broker::sealed_file(page));
     }
@@ -60,8 +60,8 @@ std::optional<errc> open_answered_by(const wire::opened& answer, std::size_t chu
   }
 }
 
-TEST(answer, valid_is_mapped) {
-  EXPECT_EQ(open_answered_by(valid_answer(), 2), std::nullopt);
+TEST(reply, valid_is_mapped) {
+  EXPECT_EQ(open_with_reply(valid_reply(), 2), std::nullopt);
 }
 
 struct contradiction {
@@ -69,19 +69,19 @@ struct contradiction {
   std::function<void(wire::opened&)> make;
   std::size_t chunks = 2;
 };
-class contradictory_answer : public testing::TestWithParam<contradiction> {};
+class contradictory_reply : public testing::TestWithParam<contradiction> {};
 
 // With several of these an earlier version read past its mapping.
-TEST_P(contradictory_answer, is_refused) {
-  wire::opened answer = valid_answer();
-  GetParam().make(answer);
-  EXPECT_EQ(open_answered_by(answer, GetParam().chunks), errc::protocol_error);
+TEST_P(contradictory_reply, is_refused) {
+  wire::opened reply = valid_reply();
+  GetParam().make(reply);
+  EXPECT_EQ(open_with_reply(reply, GetParam().chunks), errc::protocol_error);
 }
 
 constexpr auto most = std::numeric_limits<std::uint64_t>::max();
 INSTANTIATE_TEST_SUITE_P(
     of,
-    contradictory_answer,
+    contradictory_reply,
     testing::Values(
         contradiction{"size", [](auto& a) { a.segment.size_bytes = 2 * page + 1; }},
         contradiction{"huge_size", [](auto& a) { a.segment.size_bytes = 1ULL << 63U; }},
@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(
         contradiction{"ticket_of_a_host_segment", [](auto& a) { a.ticket = {std::byte{1}}; }}),
     [](const auto& each) { return std::string(each.param.name); });
 
-TEST(answer, duplicate_for_one_name_is_refused) {
+TEST(reply, duplicate_for_one_name_is_refused) {
   scripted_broker broker([&](const wire::message& asked) {
     std::vector<scripted_broker::reply> replies;
     for (int i = 0; i < 2; ++i) {  // both for the first name
@@ -150,10 +150,10 @@ TEST(answer, duplicate_for_one_name_is_refused) {
   }
 }
 
-TEST(answer, list_without_progress_ends) {
+TEST(reply, list_without_progress_ends) {
   scripted_broker broker([](const wire::message& asked) {
     std::vector<scripted_broker::reply> replies;
-    replies.push_back({{asked.id, wire::listing{{valid_answer().segment}, true}}});
+    replies.push_back({{asked.id, wire::listing{{valid_reply().segment}, true}}});
     return replies;
   });
   auto client = client::connect({.socket_path = broker.socket_path()});
@@ -165,7 +165,7 @@ TEST(answer, list_without_progress_ends) {
   }
 }
 
-TEST(answer, peer_died_makes_try_open_return_null) {
+TEST(reply, peer_died_makes_try_open_return_null) {
   scripted_broker broker([](const wire::message& asked) {
     std::vector<scripted_broker::reply> replies;
     replies.push_back({{asked.id, wire::failure{0, errc::peer_died, "it died", "start it"}}});

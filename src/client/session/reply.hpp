@@ -95,7 +95,7 @@ class held_descriptors {
 };
 
 /// An answer with its descriptors and the lease that it grants.
-struct answer {
+struct reply {
   wire::body body;
   std::vector<base::guarded_fd> descriptors = {};
   grant granted = {};
