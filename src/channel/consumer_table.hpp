@@ -9,7 +9,7 @@
 #include "channel/layout.hpp"
 #include "channel/producer_table.hpp"
 #include "channel/table.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::channel {
 
@@ -20,7 +20,7 @@ namespace gpushm::channel {
 class consumer_table {
  public:
   /// `first_word`: of `first_held_word + held` words of this process's page, which are 0.
-  consumer_table(sync::signal_page& page,
+  consumer_table(sync::timeline_page& page,
                  std::uint32_t first_word,
                  consumer_mode mode,
                  std::uint32_t held) noexcept
@@ -78,7 +78,7 @@ class consumer_table {
     return page_.words[first_ + first_held_word + index];
   }
 
-  sync::signal_page& page_;
+  sync::timeline_page& page_;
   const std::uint32_t first_;
   const consumer_mode mode_;
   const std::uint32_t held_;

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 /// The memory of a channel that only its producer writes (docs/adr/0032, "Channels"): a page of
 /// signals, with a table behind it.
@@ -91,12 +91,12 @@ inline constexpr std::size_t rows_offset = sizeof(table_head);
 [[nodiscard]] constexpr std::size_t given_offset(std::uint32_t slots) noexcept {
   return sizeof(std::uint32_t) * order_size(slots) + order_offset(slots);
 }
-/// Of a page with such a table: a size that `sync::is_signal_page_size` accepts.
+/// Of a page with such a table: a size that `sync::is_timeline_page_size` accepts.
 [[nodiscard]] constexpr std::size_t page_bytes(std::uint32_t slots) noexcept {
-  const std::size_t used = sync::signal_page_bytes + given_offset(slots) +
+  const std::size_t used = sync::timeline_page_bytes + given_offset(slots) +
                            std::size_t{max_consumers} * slots * sizeof(std::uint32_t);
   return (used + 4'095) / 4'096 * 4'096;
 }
-static_assert(page_bytes(max_slots) <= sync::max_signal_page_bytes);
+static_assert(page_bytes(max_slots) <= sync::max_timeline_page_bytes);
 
 }  // namespace gpushm::channel

@@ -23,7 +23,7 @@ std::uint32_t held_by(const std::vector<member>& all) {
 
 }  // namespace
 
-producer_table::producer_table(sync::signal_page& page,
+producer_table::producer_table(sync::timeline_page& page,
                                std::byte* table,
                                const shape& of,
                                std::uint64_t first_item,
@@ -53,10 +53,10 @@ producer_table::producer_table(sync::signal_page& page,
   }
 }
 
-producer_table::producer_table(sync::signal_page& page, std::byte* table, const shape& of)
+producer_table::producer_table(sync::timeline_page& page, std::byte* table, const shape& of)
     : producer_table(page, table, of, 1, 0) {}
 
-producer_table::producer_table(sync::signal_page& page,
+producer_table::producer_table(sync::timeline_page& page,
                                std::byte* table,
                                const shape& of,
                                const table_view& dead)
@@ -69,7 +69,7 @@ producer_table::last_items producer_table::last_of(const table_view& dead) noexc
   return {announced, std::min(dead.last_good(), announced)};
 }
 
-producer_table::producer_table(sync::signal_page& page,
+producer_table::producer_table(sync::timeline_page& page,
                                std::byte* table,
                                const shape& of,
                                const table_view& dead,

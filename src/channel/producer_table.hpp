@@ -10,7 +10,7 @@
 
 #include "channel/layout.hpp"
 #include "channel/table.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::channel {
 
@@ -30,7 +30,7 @@ struct member {
   std::uint64_t start = 0;
   std::uint32_t entry = 0;  ///< in the table
   std::uint64_t given = 0;  ///< items, if `share`: counted from what its entry had before
-  const sync::signal_page* page = nullptr;
+  const sync::timeline_page* page = nullptr;
   std::uint32_t first_word = 0;
 
   [[nodiscard]] sync::timeline_reader word(std::uint32_t index) const noexcept {
@@ -52,10 +52,10 @@ class producer_table {
     std::uint64_t segment = 0;  ///< the generation of the slots' segment
   };
   /// A new channel. Precondition: `page` and `table`, `page_bytes(slots)` in all, are zero.
-  producer_table(sync::signal_page& page, std::byte* table, const shape& of);
+  producer_table(sync::timeline_page& page, std::byte* table, const shape& of);
   /// Continues after a producer whose words have ended. Items up to its last announced one are not
   /// used again. If `of.segment` is another one than that producer's, its items are in no slot.
-  producer_table(sync::signal_page& page,
+  producer_table(sync::timeline_page& page,
                  std::byte* table,
                  const shape& of,
                  const table_view& dead);
@@ -130,7 +130,7 @@ class producer_table {
   [[nodiscard]] std::uint64_t first_item() const noexcept { return head_.first_item; }
 
  private:
-  producer_table(sync::signal_page& page,
+  producer_table(sync::timeline_page& page,
                  std::byte* table,
                  const shape& of,
                  std::uint64_t first_item,
@@ -139,7 +139,7 @@ class producer_table {
     std::uint64_t announced = 0;
     std::uint64_t good = 0;
   };
-  producer_table(sync::signal_page& page,
+  producer_table(sync::timeline_page& page,
                  std::byte* table,
                  const shape& of,
                  const table_view& dead,
@@ -161,7 +161,7 @@ class producer_table {
   void give(std::uint32_t slot) noexcept;
   void read_contents(const table_view& dead);
 
-  sync::signal_page& page_;
+  sync::timeline_page& page_;
   table_head& head_;
   std::span<row> rows_;
   std::span<std::atomic<std::uint32_t>> order_;

@@ -16,7 +16,7 @@ Number read_once(const Number& from) noexcept {
 
 }  // namespace
 
-std::optional<table_view> table_view::of(const sync::signal_page& page,
+std::optional<table_view> table_view::of(const sync::timeline_page& page,
                                          const std::byte* table,
                                          std::size_t bytes) noexcept {
   if (bytes < sizeof(table_head)) {
@@ -38,7 +38,7 @@ std::optional<table_view> table_view::of(const sync::signal_page& page,
       result.slot_stride_ > std::numeric_limits<std::uint64_t>::max() / max_slots ||
       result.first_item_ == 0 || result.first_item_ > sync::max_value ||
       result.last_before_ >= result.first_item_ ||
-      page_bytes(result.slots_) > bytes + sync::signal_page_bytes) {
+      page_bytes(result.slots_) > bytes + sync::timeline_page_bytes) {
     return std::nullopt;
   }
   result.rows_ = reinterpret_cast<const row*>(table + rows_offset);

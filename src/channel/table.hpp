@@ -7,7 +7,7 @@
 #include <span>
 
 #include "channel/layout.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::channel {
 
@@ -22,7 +22,7 @@ class checked_table;
 class table_view {
  public:
   /// Nothing if the memory is not a table of this version that fits into `bytes` behind the page.
-  [[nodiscard]] static std::optional<table_view> of(const sync::signal_page& page,
+  [[nodiscard]] static std::optional<table_view> of(const sync::timeline_page& page,
                                                     const std::byte* table,
                                                     std::size_t bytes) noexcept;
 
@@ -70,7 +70,7 @@ class table_view {
  private:
   friend class checked_table;
   table_view() = default;
-  const sync::signal_page* page_ = nullptr;
+  const sync::timeline_page* page_ = nullptr;
   const table_head* head_ = nullptr;
   const row* rows_ = nullptr;
   const std::atomic<std::uint32_t>* order_ = nullptr;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <stop_token>
 
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::sync {
 

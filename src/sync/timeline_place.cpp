@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::sync {
 

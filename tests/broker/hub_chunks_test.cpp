@@ -14,8 +14,8 @@
 #include "broker/hub/closer.hpp"
 #include "protocol/transport/packet_socket.hpp"
 #include "succession/recorder/state_table_file.hpp"
-#include "sync/signal_page.hpp"
-#include "sync/signal_page_file.hpp"
+#include "sync/timeline_page.hpp"
+#include "sync/timeline_page_file.hpp"
 #include "sync/word.hpp"
 #include "tests/broker/hub_world.hpp"
 
@@ -280,7 +280,7 @@ TEST_F(hub_chunks, a_page_of_timelines_costs_the_same_after_a_restart) {
   const auto creator = greet();
   wire::reserve wanted;
   wanted.name = "page";
-  wanted.size_bytes = wanted.allocated_bytes = sync::max_signal_page_bytes;
+  wanted.size_bytes = wanted.allocated_bytes = sync::max_timeline_page_bytes;
   wanted.chunk_count = 1;
   wanted.backend = backend::signals;
   const auto page = expect<wire::reserved>(round_trip(creator, wanted)).generation;
@@ -293,7 +293,7 @@ TEST_F(hub_chunks, a_page_of_timelines_costs_the_same_after_a_restart) {
     const auto what = static_cast<core::resource>(i);
     EXPECT_EQ(after.budget().used(what), before.budget().used(what)) << "resource " << i;
   }
-  EXPECT_LT(before.budget().used(core::resource::memory_bytes), sync::max_signal_page_bytes)
+  EXPECT_LT(before.budget().used(core::resource::memory_bytes), sync::max_timeline_page_bytes)
       << "it is the member's memory";
   round_trip(creator, wire::remove{"memory"});
   expect_nothing_left();
@@ -316,7 +316,7 @@ class hub_pages : public hub_test {
   gpushm::generation make_page(core::session_id creator, std::uint64_t filled) {
     wire::reserve wanted;
     wanted.name = "page";
-    wanted.size_bytes = wanted.allocated_bytes = sync::max_signal_page_bytes;
+    wanted.size_bytes = wanted.allocated_bytes = sync::max_timeline_page_bytes;
     wanted.chunk_count = 1;
     wanted.backend = backend::signals;
     const auto reply = round_trip(creator, wanted);
@@ -324,7 +324,7 @@ class hub_pages : public hub_test {
     file_ = base::unique_fd(::fcntl(reply.at(0).descriptors.at(0), F_DUPFD_CLOEXEC, 0));
     EXPECT_EQ(allocated_bytes(), 0U);
     if (filled != 0) {
-      sync::fill_signal_page(file_.get(), filled);
+      sync::fill_timeline_page(file_.get(), filled);
     }
     expect<wire::done>(round_trip(creator, wire::publish{page, {}}));
     return page;
@@ -351,7 +351,7 @@ class hub_pages : public hub_test {
 TEST_F(hub_pages, ends_in_holes_stay_charged) {
   const auto reader = greet_reader();
   const std::uint64_t before = charged();
-  for (const std::uint64_t filled : {sync::max_signal_page_bytes, std::size_t{4'096}}) {
+  for (const std::uint64_t filled : {sync::max_timeline_page_bytes, std::size_t{4'096}}) {
     const auto creator = greet();
     const auto page = make_page(creator, filled);
     expect<wire::opened>(round_trip(reader, wire::open{"page"}));
@@ -377,7 +377,7 @@ TEST_F(hub_pages_without_memory, ends_in_holes_are_left_out) {
   const auto creator = greet();
   const auto page = make_page(creator, 0);
   const std::uint32_t used = sync::in_use;
-  const auto flag = static_cast<off_t>(offsetof(sync::signal_page, flags));
+  const auto flag = static_cast<off_t>(offsetof(sync::timeline_page, flags));
   ASSERT_EQ(::pwrite(file_.get(), &used, sizeof used, flag), static_cast<ssize_t>(sizeof used));
   const std::uint64_t filled = allocated_bytes();
   expect<wire::opened>(round_trip(reader, wire::open{"page"}));

@@ -27,7 +27,7 @@
 #include "domains/protocol/private_socket.hpp"
 #include "gpushm/gpushm.hpp"
 #include "protocol/wire/messages.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 #include "tests/support/brokerd/brokerd.hpp"
 #include "tests/support/process/deadline.hpp"
 #include "tests/support/process/full_queue.hpp"
@@ -242,7 +242,7 @@ TEST_P(brokerd_with_keeper, makes_pages) {
   raw_session member = raw_session::greeted(socket_);
   others_notice_nothing_of([&]() -> outcome {
     wire::reserve page = gpushm_testing::reserve_pages("page", 1);
-    page.size_bytes = page.allocated_bytes = gpushm::sync::signal_page_bytes;
+    page.size_bytes = page.allocated_bytes = gpushm::sync::timeline_page_bytes;
     page.backend = gpushm::backend::signals;
     member.send(page);
     const auto reply = member.receive(20s);

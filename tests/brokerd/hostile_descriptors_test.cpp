@@ -27,7 +27,7 @@
 #include "gpushm/gpushm.hpp"
 #include "protocol/transport/packet_socket.hpp"
 #include "protocol/wire/messages.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 #include "tests/brokerd/hostile_member.hpp"
 #include "tests/brokerd/stepped_thread.hpp"
 #include "tests/support/process/deadline.hpp"
@@ -183,7 +183,7 @@ class hostile_descriptors
     auto member = as_hostile([](const auto& socket) { return raw_session::greeted(socket); });
     wire::reserve wanted = gpushm_testing::reserve_pages("hostile", 1);
     if (std::get<carrier>(GetParam()) == carrier::page) {
-      wanted.size_bytes = wanted.allocated_bytes = gpushm::sync::signal_page_bytes;
+      wanted.size_bytes = wanted.allocated_bytes = gpushm::sync::timeline_page_bytes;
       wanted.backend = gpushm::backend::signals;
     }
     const auto reserved = member.request(wanted);

@@ -27,8 +27,8 @@
 #include "gpushm/gpushm.hpp"
 #include "protocol/wire/messages.hpp"
 #include "sync/cpu_wait.hpp"
-#include "sync/signal_page.hpp"
-#include "sync/signal_page_file.hpp"
+#include "sync/timeline_page.hpp"
+#include "sync/timeline_page_file.hpp"
 #include "tests/support/brokerd/brokerd.hpp"
 #include "tests/support/process/child.hpp"
 #include "tests/support/process/deadline.hpp"
@@ -53,8 +53,8 @@ namespace wire = gpushm::wire;
 wire::reserve page_offer(const std::string& name) {
   wire::reserve result;
   result.name = name;
-  result.size_bytes = sync::signal_page_bytes;
-  result.allocated_bytes = sync::signal_page_bytes;
+  result.size_bytes = sync::timeline_page_bytes;
+  result.allocated_bytes = sync::timeline_page_bytes;
   result.chunk_count = 1;
   result.backend = gpushm::backend::signals;
   return result;
@@ -64,18 +64,18 @@ wire::reserve page_offer(const std::string& name) {
 class mapped_page {
  public:
   mapped_page(int file, int protection)
-      : address_(::mmap(nullptr, sync::signal_page_bytes, protection, MAP_SHARED, file, 0)) {}
+      : address_(::mmap(nullptr, sync::timeline_page_bytes, protection, MAP_SHARED, file, 0)) {}
   mapped_page(const mapped_page&) = delete;
   mapped_page& operator=(const mapped_page&) = delete;
   ~mapped_page() {
     if (is_mapped()) {
-      ::munmap(address_, sync::signal_page_bytes);
+      ::munmap(address_, sync::timeline_page_bytes);
     }
   }
   [[nodiscard]] bool is_mapped() const { return address_ != MAP_FAILED; }
   [[nodiscard]] void* bytes() const { return address_; }
-  [[nodiscard]] sync::signal_page& page() const {
-    return *static_cast<sync::signal_page*>(address_);
+  [[nodiscard]] sync::timeline_page& page() const {
+    return *static_cast<sync::timeline_page*>(address_);
   }
 
  private:
@@ -113,7 +113,7 @@ class timeline_pages : public testing::Test {
     result.offer.generation = reserved->generation;
     result.offer.receipt = reserved->receipt;
     result.file = std::move(reply.descriptors.at(0));
-    sync::fill_signal_page(result.file.get(), sync::signal_page_bytes);
+    sync::fill_timeline_page(result.file.get(), sync::timeline_page_bytes);
     result.memory = std::make_unique<mapped_page>(result.file.get(), PROT_READ | PROT_WRITE);
     EXPECT_TRUE(result.memory->is_mapped());
     EXPECT_TRUE(body_of<wire::done>(session.request(wire::publish{reserved->generation, {}})));
@@ -139,7 +139,7 @@ class timeline_pages : public testing::Test {
   static std::optional<errc> attach(raw_session& by, const own_page& of, int file) {
     const std::array<int, 1> files{file};
     return failure_of(
-        by.request(wire::attach{of.offer.generation, 0, {sync::signal_page_bytes}}, files));
+        by.request(wire::attach{of.offer.generation, 0, {sync::timeline_page_bytes}}, files));
   }
 
   gpushm_testing::temp_dir directory_{0755};
@@ -239,7 +239,7 @@ TEST_F(timeline_pages, end_although_their_process_has_punched_holes) {
   ASSERT_EQ(::fallocate(own.file.get(),
                         FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                         0,
-                        static_cast<off_t>(sync::signal_page_bytes)),
+                        static_cast<off_t>(sync::timeline_page_bytes)),
             0);
   const mapped_page seen(file.get(), PROT_READ);
   signaler.hang_up();
@@ -253,7 +253,7 @@ TEST_F(timeline_pages, have_no_memory_of_the_broker) {
   start();
   auto signaler = greeted();
   wire::reserve offer = page_offer("page");
-  offer.size_bytes = offer.allocated_bytes = sync::max_signal_page_bytes;
+  offer.size_bytes = offer.allocated_bytes = sync::max_timeline_page_bytes;
   auto reply = signaler.request(offer);
   const auto* const reserved = body_of<wire::reserved>(reply);
   ASSERT_TRUE(reserved != nullptr && reply.descriptors.size() == 1);
@@ -276,7 +276,7 @@ TEST_F(timeline_pages, have_no_memory_of_the_broker) {
   const auto pages = client.list("~signals-");
   ASSERT_EQ(pages.size(), 1U);
   const unique_fd filled = open(reader, pages.front().name);
-  EXPECT_EQ(allocated_bytes(filled.get()), sync::signal_page_bytes) << "by the library";
+  EXPECT_EQ(allocated_bytes(filled.get()), sync::timeline_page_bytes) << "by the library";
 }
 
 TEST_F(timeline_pages, are_ended_by_a_successor) {
@@ -323,7 +323,7 @@ TEST_F(timeline_pages, are_handed_back_after_a_loss) {
   auto reply = again.request(own.offer);
   ASSERT_TRUE(body_of<wire::reserved>(reply));
   EXPECT_TRUE(reply.descriptors.empty()) << "another page";
-  const unique_fd forged = gpushm_testing::make_chunk(sync::signal_page_bytes);
+  const unique_fd forged = gpushm_testing::make_chunk(sync::timeline_page_bytes);
   EXPECT_EQ(attach(again, own, forged.get()), errc::wrong_descriptor_kind)
       << "not made by a broker";
   EXPECT_EQ(attach(again, own, another.file.get()), errc::wrong_descriptor_kind)
@@ -367,10 +367,10 @@ TEST_F(timeline_pages, end_if_their_signaler_does_not_come_back) {
       eventually([&] { return body_of<wire::reserved>(returns.request(offer)) != nullptr; }, 30s));
   EXPECT_EQ(attach(returns, own, other_file.get()), errc::wrong_descriptor_kind)
       << "the page of a process that lives";
-  const unique_fd forged = gpushm_testing::make_chunk(sync::signal_page_bytes);
+  const unique_fd forged = gpushm_testing::make_chunk(sync::timeline_page_bytes);
   EXPECT_EQ(attach(returns, own, forged.get()), errc::wrong_descriptor_kind);
   // Another page in its place, with the same bytes, would be signaled by the reader.
-  std::memcpy(mine.memory->bytes(), own.memory->bytes(), sync::signal_page_bytes);
+  std::memcpy(mine.memory->bytes(), own.memory->bytes(), sync::timeline_page_bytes);
   const std::string path = "/proc/self/fd/" + std::to_string(mine.file.get());
   const unique_fd for_reading(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   ASSERT_TRUE(for_reading);
@@ -418,11 +418,11 @@ TEST_F(timeline_pages, have_sizes_within_limits) {
   auto session = greeted();
   wire::reserve wanted = page_offer("page");
   for (const std::uint64_t bytes :
-       {4'096UL, sync::signal_page_bytes + 1, sync::max_signal_page_bytes + 4'096}) {
+       {4'096UL, sync::timeline_page_bytes + 1, sync::max_timeline_page_bytes + 4'096}) {
     wanted.size_bytes = wanted.allocated_bytes = bytes;
     EXPECT_EQ(failure_of(session.request(wanted)), errc::size_mismatch) << bytes;
   }
-  wanted.size_bytes = wanted.allocated_bytes = sync::max_signal_page_bytes;
+  wanted.size_bytes = wanted.allocated_bytes = sync::max_timeline_page_bytes;
   {
     auto other = greeted();
     EXPECT_EQ(other.request(wanted).descriptors.size(), 1U);
@@ -436,7 +436,7 @@ TEST_F(timeline_pages, have_sizes_within_limits) {
   const own_page own = make(session, "third");
   const std::array<int, 1> more{own.file.get()};
   EXPECT_EQ(failure_of(session.request(
-                wire::attach{own.offer.generation, 1, {sync::signal_page_bytes}}, more)),
+                wire::attach{own.offer.generation, 1, {sync::timeline_page_bytes}}, more)),
             errc::wrong_descriptor_count);
 }
 

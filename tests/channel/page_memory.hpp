@@ -6,7 +6,7 @@
 #include <memory>
 #include <new>
 
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm_testing {
 
@@ -18,11 +18,15 @@ class page_memory {
         memory_(static_cast<std::byte*>(operator new (bytes, std::align_val_t{64}))) {
     std::fill_n(memory_.get(), bytes, std::byte{0});
   }
-  [[nodiscard]] gpushm::sync::signal_page& page() const {
-    return *reinterpret_cast<gpushm::sync::signal_page*>(memory_.get());
+  [[nodiscard]] gpushm::sync::timeline_page& page() const {
+    return *reinterpret_cast<gpushm::sync::timeline_page*>(memory_.get());
   }
-  [[nodiscard]] std::byte* table() const { return memory_.get() + gpushm::sync::signal_page_bytes; }
-  [[nodiscard]] std::size_t table_bytes() const { return bytes_ - gpushm::sync::signal_page_bytes; }
+  [[nodiscard]] std::byte* table() const {
+    return memory_.get() + gpushm::sync::timeline_page_bytes;
+  }
+  [[nodiscard]] std::size_t table_bytes() const {
+    return bytes_ - gpushm::sync::timeline_page_bytes;
+  }
 
  private:
   struct deleter {

@@ -20,7 +20,7 @@
 #include "channel/consumer_table.hpp"
 #include "channel/producer_table.hpp"
 #include "page_memory.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace {
 
@@ -57,7 +57,7 @@ struct producer {
 };
 
 struct consumer {
-  page_memory memory{sync::signal_page_bytes};
+  page_memory memory{sync::timeline_page_bytes};
   consumer_mode mode;
   consumer_table table;
   bool is_member = false;

@@ -27,7 +27,7 @@ constexpr std::uint64_t stride = 512;
 constexpr std::uint64_t joined_page = 11;
 
 struct consumer {
-  page_memory memory{sync::signal_page_bytes};
+  page_memory memory{sync::timeline_page_bytes};
   consumer_mode mode;
   std::uint32_t held;
   consumer_table table;

@@ -35,7 +35,7 @@ class word_pollers : public testing::Test {
     return {due.begin(), due.begin() + static_cast<std::ptrdiff_t>(count)};
   }
 
-  std::shared_ptr<sync::signal_page> page_ = std::make_shared<sync::signal_page>();
+  std::shared_ptr<sync::timeline_page> page_ = std::make_shared<sync::timeline_page>();
   word_poller poller_;
 };
 
@@ -103,7 +103,7 @@ TEST_F(word_pollers, are_woken) {
 }
 
 TEST_F(word_pollers, keep_a_page_as_long_as_its_watch) {
-  const std::weak_ptr<sync::signal_page> kept = page_;
+  const std::weak_ptr<sync::timeline_page> kept = page_;
   watch(1, 0, 1);
   watch(2, 0, 0);
   page_.reset();

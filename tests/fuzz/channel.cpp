@@ -64,7 +64,7 @@ class script {
 };
 
 struct consumer {
-  page_memory memory{sync::signal_page_bytes};
+  page_memory memory{sync::timeline_page_bytes};
   consumer_mode mode;
   std::uint32_t held;
   channel::consumer_table table;
@@ -154,7 +154,8 @@ class world {
   void store() {
     page_memory& to = is_producer_hostile_ ? producers_[steps_.byte() % producers_.size()]->memory
                                            : any_consumer().memory;
-    const std::size_t words = (sync::signal_page_bytes + to.table_bytes()) / sizeof(std::uint64_t);
+    const std::size_t words =
+        (sync::timeline_page_bytes + to.table_bytes()) / sizeof(std::uint64_t);
     auto* const first = reinterpret_cast<std::atomic<std::uint64_t>*>(&to.page());
     const std::size_t where = steps_.bytes(2) % words;
     first[where].store(steps_.value());

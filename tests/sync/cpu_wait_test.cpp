@@ -30,17 +30,17 @@ using clock = std::chrono::steady_clock;
 class shared_page : public testing::Test {
  protected:
   shared_page() {
-    EXPECT_EQ(::ftruncate(file_.get(), signal_page_bytes), 0);
-    written_ = static_cast<signal_page*>(map(PROT_READ | PROT_WRITE));
-    read_ = static_cast<const signal_page*>(map(PROT_READ));
+    EXPECT_EQ(::ftruncate(file_.get(), timeline_page_bytes), 0);
+    written_ = static_cast<timeline_page*>(map(PROT_READ | PROT_WRITE));
+    read_ = static_cast<const timeline_page*>(map(PROT_READ));
   }
   ~shared_page() override {
-    ::munmap(written_, signal_page_bytes);
-    ::munmap(const_cast<signal_page*>(read_), signal_page_bytes);
+    ::munmap(written_, timeline_page_bytes);
+    ::munmap(const_cast<timeline_page*>(read_), timeline_page_bytes);
   }
   [[nodiscard]] void* map(int protection) const {
     void* const address =
-        ::mmap(nullptr, signal_page_bytes, protection, MAP_SHARED, file_.get(), 0);
+        ::mmap(nullptr, timeline_page_bytes, protection, MAP_SHARED, file_.get(), 0);
     EXPECT_NE(address, MAP_FAILED);
     return address;
   }
@@ -51,8 +51,8 @@ class shared_page : public testing::Test {
   }
 
   gpushm::base::unique_fd file_{::memfd_create("page", MFD_CLOEXEC)};
-  signal_page* written_ = nullptr;
-  const signal_page* read_ = nullptr;
+  timeline_page* written_ = nullptr;
+  const timeline_page* read_ = nullptr;
 };
 
 TEST_F(shared_page, returns_at_once_what_is_known) {

@@ -7,7 +7,7 @@
 #include <random>
 #include <string>
 
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::sync {
 namespace {

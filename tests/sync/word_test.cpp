@@ -8,7 +8,7 @@
 #include <memory>
 #include <random>
 
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::sync {
 namespace {
@@ -81,7 +81,7 @@ TEST(word, one_byte_ends_any_value) {
 
 class page : public testing::Test {
  protected:
-  std::unique_ptr<signal_page> page_ = std::make_unique<signal_page>();
+  std::unique_ptr<timeline_page> page_ = std::make_unique<timeline_page>();
   timeline_writer writer_{*page_, 7};
 };
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "channel/layout.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 #include "tests/timelines/timeline_world.hpp"
 
 namespace {
@@ -27,7 +27,7 @@ namespace channel = gpushm::channel;
 namespace sync = gpushm::sync;
 
 /// The page of the only producer of this process, as that one has it mapped.
-sync::signal_page& find_page() {
+sync::timeline_page& find_page() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     if (line.find("gpushm-signals") == std::string::npos ||
@@ -37,10 +37,10 @@ sync::signal_page& find_page() {
     const auto size =
         std::stoull(line.substr(line.find('-') + 1), nullptr, 16) - std::stoull(line, nullptr, 16);
     auto* const first = reinterpret_cast<std::byte*>(std::stoull(line, nullptr, 16));
-    if (size > sync::signal_page_bytes &&
-        reinterpret_cast<channel::table_head*>(first + sync::signal_page_bytes)->magic ==
+    if (size > sync::timeline_page_bytes &&
+        reinterpret_cast<channel::table_head*>(first + sync::timeline_page_bytes)->magic ==
             channel::table_magic) {
-      return *reinterpret_cast<sync::signal_page*>(first);
+      return *reinterpret_cast<sync::timeline_page*>(first);
     }
   }
   throw std::runtime_error("no page of a producer");
@@ -55,7 +55,7 @@ class hostile_producers : public testing::Test {
   }
   [[nodiscard]] channel::table_head& head() const {
     return *reinterpret_cast<channel::table_head*>(reinterpret_cast<std::byte*>(&page_) +
-                                                   sync::signal_page_bytes);
+                                                   sync::timeline_page_bytes);
   }
   /// No row has the item that it should have.
   void spoil_rows() const {
@@ -75,7 +75,7 @@ class hostile_producers : public testing::Test {
   client other_ = world_.connect();
   channel_producer producer_ =
       channel_producer::create(client_, "c", {.slot_bytes = 4'096, .slots = 4, .device = "host"});
-  sync::signal_page& page_ = find_page();
+  sync::timeline_page& page_ = find_page();
 };
 
 /// A step that is repeated until the end of its scope.

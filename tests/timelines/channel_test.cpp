@@ -19,8 +19,8 @@
 #include "channel/layout.hpp"
 #include "client/channel/channel_claim.hpp"
 #include "protocol/wire/messages.hpp"
-#include "sync/signal_page.hpp"
-#include "sync/signal_page_file.hpp"
+#include "sync/timeline_page.hpp"
+#include "sync/timeline_page_file.hpp"
 #include "sync/timeline_place.hpp"
 #include "tests/support/process/deadline.hpp"
 #include "tests/support/process/environment.hpp"
@@ -83,11 +83,11 @@ std::vector<std::byte> metadata_of(int attempt, std::uint32_t held, gpushm::gene
 auto reserve_page(gpushm_testing::raw_session& session, const std::string& name) {
   gpushm::wire::reserve page;
   page.name = name;
-  page.size_bytes = page.allocated_bytes = gpushm::sync::signal_page_bytes;
+  page.size_bytes = page.allocated_bytes = gpushm::sync::timeline_page_bytes;
   page.chunk_count = 1;
   page.backend = gpushm::backend::signals;
   auto reply = session.request(page);
-  gpushm::sync::fill_signal_page(reply.descriptors.at(0).get(), page.allocated_bytes);
+  gpushm::sync::fill_timeline_page(reply.descriptors.at(0).get(), page.allocated_bytes);
   return reply;
 }
 
@@ -679,7 +679,7 @@ TEST_F(channels, stop_waiting_for_the_end_of_a_dead_producer) {
   auto mapped =
       gpushm::base::map_file("test", reply.descriptors.at(0).get(), page.size_bytes, true);
   auto* const table =
-      static_cast<std::byte*>(mapped.get().address) + gpushm::sync::signal_page_bytes;
+      static_cast<std::byte*>(mapped.get().address) + gpushm::sync::timeline_page_bytes;
   auto& head = *reinterpret_cast<gpushm::channel::table_head*>(table);
   head.version = gpushm::channel::table_version;
   head.slots = 2;
@@ -902,8 +902,8 @@ TEST_F(channels, drop_a_consumer_with_impossible_words) {
     const auto reply = reserve_page(session, page);
     const auto generation = gpushm_testing::body_of<wire::reserved>(reply)->generation;
     auto mapped = gpushm::base::map_file(
-        "test", reply.descriptors.at(0).get(), sync::signal_page_bytes, true);
-    auto& words = *static_cast<sync::signal_page*>(mapped.get().address);
+        "test", reply.descriptors.at(0).get(), sync::timeline_page_bytes, true);
+    auto& words = *static_cast<sync::timeline_page*>(mapped.get().address);
     static_cast<void>(session.request(wire::publish{generation, {}}));
     const auto held = static_cast<std::uint32_t>(attempt % 3);
     publish_claim(session,

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "base/files/unique_fd.hpp"
-#include "client/timeline/signal_pages.hpp"
-#include "sync/signal_page_file.hpp"
+#include "client/timeline/timeline_pages.hpp"
+#include "sync/timeline_page_file.hpp"
 
 namespace {
 
@@ -28,8 +28,8 @@ class place_followers : public testing::Test {
  protected:
   [[nodiscard]] static std::shared_ptr<mapped_page> new_page() {
     const gpushm::base::guarded_fd file(
-        gpushm::sync::make_signal_page(gpushm::sync::signal_page_bytes));
-    gpushm::sync::fill_signal_page(file.get(), gpushm::sync::signal_page_bytes);
+        gpushm::sync::make_timeline_page(gpushm::sync::timeline_page_bytes));
+    gpushm::sync::fill_timeline_page(file.get(), gpushm::sync::timeline_page_bytes);
     return std::make_shared<mapped_page>(file.get(), true, nullptr);
   }
   /// Another word of the page, with this value.

@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "gpushm/error.hpp"
-#include "sync/signal_page_file.hpp"
+#include "sync/timeline_page_file.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -141,7 +141,7 @@ void check_chunk(int fd, gpushm::backend kind, std::uint64_t chunk_bytes, bool a
       is_valid = is_sealed_memfd(fd, chunk_bytes);
       break;
     case gpushm::backend::signals:
-      is_valid = sync::is_signal_page(fd, chunk_bytes) && is_of_this_user(fd);
+      is_valid = sync::is_timeline_page(fd, chunk_bytes) && is_of_this_user(fd);
       break;
     case gpushm::backend::cuda_vmm:
     case gpushm::backend::cuda_pool:

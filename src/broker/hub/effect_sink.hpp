@@ -11,7 +11,7 @@
 #include "broker/hub/counters.hpp"
 #include "broker/hub/domain_recorder.hpp"
 #include "broker/hub/outbox.hpp"
-#include "broker/hub/signal_pages.hpp"
+#include "broker/hub/timeline_pages.hpp"
 #include "core/domain.hpp"
 
 namespace gpushm::broker_detail {
@@ -35,7 +35,7 @@ class effect_sink {
   effect_sink(core::domain& domain,
               outbox& out,
               domain_recorder& record,
-              signal_pages& pages,
+              timeline_pages& pages,
               counters& count,
               slot_listener listener,
               void* listener_context)
@@ -99,7 +99,7 @@ class effect_sink {
   core::domain& domain_;
   outbox& out_;
   domain_recorder& record_;
-  signal_pages& pages_;
+  timeline_pages& pages_;
   counters& counters_;
   slot_listener listener_;
   void* listener_context_;

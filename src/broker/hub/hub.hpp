@@ -16,7 +16,7 @@
 #include "broker/hub/effect_sink.hpp"
 #include "broker/hub/outbox.hpp"
 #include "broker/hub/requests.hpp"
-#include "broker/hub/signal_pages.hpp"
+#include "broker/hub/timeline_pages.hpp"
 #include "core/domain.hpp"
 #include "gpushm/broker.hpp"
 #include "succession/recorder/recorder.hpp"
@@ -198,7 +198,7 @@ class hub final {
   core::domain domain_;
   counters counters_;
   domain_recorder record_;
-  signal_pages pages_;
+  timeline_pages pages_;
   effect_sink effects_;
   requests requests_;
   std::uint64_t work_waits_for_events_ = 0;  ///< as `session::waits_for_events`

@@ -16,7 +16,7 @@
 #include "broker/descriptors/chunk_kinds.hpp"
 #include "protocol/wire/codec.hpp"
 #include "succession/recorder/limited_log.hpp"
-#include "sync/signal_page_file.hpp"
+#include "sync/timeline_page_file.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -79,7 +79,7 @@ requests::requests(config options,
                    core::domain& domain,
                    effect_sink& effects,
                    domain_recorder& record,
-                   signal_pages& pages,
+                   timeline_pages& pages,
                    outbox& out,
                    counters& count)
     : config_(std::move(options)),
@@ -207,7 +207,7 @@ wire::segment requests::describe(const core::segment& what, core::time_point now
 
 prepared requests::handle(const context& at, const wire::reserve& message) {
   if (message.backend == backend::signals) {
-    signal_pages::check_size(message.allocated_bytes);
+    timeline_pages::check_size(message.allocated_bytes);
   }
   std::optional<core::lost_segment> back;
   if (message.generation != 0) {

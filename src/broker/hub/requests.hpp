@@ -15,7 +15,7 @@
 #include "broker/hub/domain_recorder.hpp"
 #include "broker/hub/effect_sink.hpp"
 #include "broker/hub/outbox.hpp"
-#include "broker/hub/signal_pages.hpp"
+#include "broker/hub/timeline_pages.hpp"
 #include "core/domain.hpp"
 #include "protocol/wire/messages.hpp"
 #include "succession/recorder/recorder.hpp"
@@ -64,7 +64,7 @@ class requests {
            core::domain& domain,
            effect_sink& effects,
            domain_recorder& record,
-           signal_pages& pages,
+           timeline_pages& pages,
            outbox& out,
            counters& count);
   requests(const requests&) = delete;
@@ -123,7 +123,7 @@ class requests {
   core::domain& domain_;
   effect_sink& effects_;
   domain_recorder& record_;
-  signal_pages& pages_;
+  timeline_pages& pages_;
   outbox& out_;
   counters& counters_;
 };

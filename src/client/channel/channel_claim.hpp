@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "channel/producer_table.hpp"
-#include "client/timeline/signal_pages.hpp"
+#include "client/timeline/timeline_pages.hpp"
 #include "gpushm/types.hpp"
 
 namespace gpushm::client_detail {

@@ -13,7 +13,7 @@
 #include "base/process/process.hpp"
 #include "client/session/fence_proof.hpp"
 #include "client/timeline/signaler_watch.hpp"
-#include "sync/signal_page_file.hpp"
+#include "sync/timeline_page_file.hpp"
 
 namespace gpushm::client_detail {
 
@@ -84,7 +84,7 @@ base::guarded_fd open_page_file(const base::process_identity& of, const wire::wo
     throw gone("its process has closed it");
   }
   auto result = reopen(found, O_RDWR);
-  if (!sync::is_signal_page(result.get(), sync::signal_page_bytes)) {
+  if (!sync::is_timeline_page(result.get(), sync::timeline_page_bytes)) {
     throw error(errc::invalid_ticket,
                 operation,
                 {},
@@ -148,8 +148,9 @@ std::pair<std::shared_ptr<mapped_page>, wire::ticket> create_page() {
         "kernel has no pidfd",
         "use a timeline of a broker, which then waits for a documented time");
   }
-  auto file = std::make_shared<base::guarded_fd>(sync::make_signal_page(sync::signal_page_bytes));
-  sync::fill_signal_page(file->get(), sync::signal_page_bytes);
+  auto file =
+      std::make_shared<base::guarded_fd>(sync::make_timeline_page(sync::timeline_page_bytes));
+  sync::fill_timeline_page(file->get(), sync::timeline_page_bytes);
   struct stat info {};
   base::checked("create", {}, "fstat", [&] { return ::fstat(file->get(), &info); });
   wire::ticket described;

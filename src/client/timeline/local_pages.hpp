@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/files/fork_guard.hpp"
-#include "client/timeline/signal_pages.hpp"
+#include "client/timeline/timeline_pages.hpp"
 #include "protocol/wire/ticket.hpp"
 
 namespace gpushm::client_detail {

@@ -9,9 +9,9 @@
 #include <stop_token>
 #include <vector>
 
-#include "client/timeline/signal_pages.hpp"
+#include "client/timeline/timeline_pages.hpp"
 #include "sync/cpu_wait.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::client_detail {
 

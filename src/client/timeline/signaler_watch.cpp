@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/process/thread.hpp"
-#include "sync/signal_page_file.hpp"
+#include "sync/timeline_page_file.hpp"
 
 namespace gpushm::client_detail {
 

@@ -7,7 +7,7 @@
 #include <stop_token>
 #include <string_view>
 
-#include "client/timeline/signal_pages.hpp"
+#include "client/timeline/timeline_pages.hpp"
 #include "gpu/driver/cuda_abi.hpp"
 #include "gpu/streams/waiting_streams.hpp"
 #include "gpushm/error.hpp"

@@ -13,14 +13,14 @@
 #include <string_view>
 
 #include "client/timeline/place_follower.hpp"
-#include "client/timeline/signal_pages.hpp"
+#include "client/timeline/timeline_pages.hpp"
 #include "client/timeline/timelines.hpp"
 #include "client/timeline/word_poller.hpp"
 #include "gpu/streams/ordered_stores.hpp"
 #include "gpushm/timeline.h"
 #include "protocol/wire/ticket.hpp"
 #include "sync/cpu_wait.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 struct gpushm_graph_operations;
 namespace gpushm::client_detail {

@@ -13,7 +13,7 @@
 #include "client/segment/segment_impl.hpp"
 #include "client/segment/unique_name.hpp"
 #include "client/timeline/timeline_impl.hpp"
-#include "sync/signal_page_file.hpp"
+#include "sync/timeline_page_file.hpp"
 #include "sync/timeline_place.hpp"
 
 namespace gpushm::client_detail {
@@ -54,7 +54,7 @@ std::shared_ptr<mapped_page> timelines::make_page(std::string name,
                                                   steady_time deadline) {
   auto [lease, file] = client_->reserve_with(
       reservation(std::move(name), bytes, backend::signals), "create", deadline);
-  sync::fill_signal_page(file.get(), bytes);  // the broker has allocated nothing
+  sync::fill_timeline_page(file.get(), bytes);  // the broker has allocated nothing
   auto result = std::make_shared<mapped_page>(lease, file.get(), true);
   lease->note_used();
   std::vector<base::guarded_fd> files;
@@ -67,7 +67,7 @@ std::shared_ptr<mapped_page> timelines::make_page(std::string name,
 own_words timelines::take_words(std::uint32_t count, steady_time deadline) {
   return pages_.take(count, [&] {
     return make_page(unique_name("~signals-" + std::to_string(::getpid()) + "-"),
-                     sync::signal_page_bytes,
+                     sync::timeline_page_bytes,
                      deadline);
   });
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/segment/client_impl.hpp"
-#include "client/timeline/signal_pages.hpp"
+#include "client/timeline/timeline_pages.hpp"
 
 struct gpushm_timeline;
 
@@ -33,7 +33,7 @@ class timelines : public std::enable_shared_from_this<timelines> {
   ~timelines() = default;
 
   [[nodiscard]] client_impl& client() const noexcept { return *client_; }
-  [[nodiscard]] signal_pages& pages() noexcept { return pages_; }
+  [[nodiscard]] timeline_pages& pages() noexcept { return pages_; }
 
   /// Creates and publishes a timeline. Throws as a request.
   [[nodiscard]] std::unique_ptr<gpushm_timeline> create(std::string_view name);
@@ -92,7 +92,7 @@ class timelines : public std::enable_shared_from_this<timelines> {
       std::string_view name, const new_timelines& wanted);
 
   std::shared_ptr<client_impl> client_;  // destroyed last
-  signal_pages pages_;
+  timeline_pages pages_;
 };
 
 }  // namespace gpushm::client_detail

@@ -20,7 +20,7 @@
 #include "gpushm/error.hpp"
 #include "sync/cpu_wait.hpp"
 #include "sync/futex.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::client_detail {
 

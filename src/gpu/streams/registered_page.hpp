@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "gpu/driver/cuda_abi.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::streams {
 
@@ -21,7 +21,7 @@ class registered_page {
   /// `first`: at a page boundary, mapped as long as this exists. `bytes`: a page of words, or more.
   registered_page(void* first,
                   bool writable,
-                  std::size_t bytes = sizeof(sync::signal_page::words)) noexcept
+                  std::size_t bytes = sizeof(sync::timeline_page::words)) noexcept
       : first_(first), bytes_(bytes), writable_(writable) {}
   registered_page(const registered_page&) = delete;
   registered_page& operator=(const registered_page&) = delete;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gpu/driver/cuda_abi.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::streams {
 

@@ -8,16 +8,16 @@
 
 namespace gpushm::sync {
 
-// The files of pages of timelines (signal_page.hpp, docs/adr/0032): memfds, mode 0600.
+// The files of pages of timelines (timeline_page.hpp, docs/adr/0032): memfds, mode 0600.
 
 /// The writable descriptor of a new page, which is zero and has no memory yet. Precondition:
-/// `sync::is_signal_page_size`. Throws too_many_descriptors, out_of_memory, system_error.
-[[nodiscard]] base::guarded_fd make_signal_page(std::uint64_t bytes);
+/// `sync::is_timeline_page_size`. Throws too_many_descriptors, out_of_memory, system_error.
+[[nodiscard]] base::guarded_fd make_timeline_page(std::uint64_t bytes);
 /// Allocates the page's memory, which is charged to the control group of this process. Throws
 /// out_of_memory, system_error.
-void fill_signal_page(int writable, std::uint64_t bytes);
+void fill_timeline_page(int writable, std::uint64_t bytes);
 /// Whether this is a page of that size.
-[[nodiscard]] bool is_signal_page(int fd, std::uint64_t bytes) noexcept;
+[[nodiscard]] bool is_timeline_page(int fd, std::uint64_t bytes) noexcept;
 /// Whether it is open for reading and writing, as only its signaler and the broker have it.
 [[nodiscard]] bool is_open_for_writing(int fd) noexcept;
 

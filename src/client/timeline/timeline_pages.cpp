@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/timeline/signal_pages.hpp"
+#include "client/timeline/timeline_pages.hpp"
 
 #include <fcntl.h>
 
@@ -39,15 +39,15 @@ mapped_page::mapped_page(std::shared_ptr<segment_lease> lease, int file, bool is
     : lease_(std::move(lease)),
       mapping_(base::map_file(
           "timeline", file, static_cast<std::size_t>(lease_->info().allocated_bytes), is_own)),
-      page_(static_cast<sync::signal_page*>(mapping_.get().address)),
+      page_(static_cast<sync::timeline_page*>(mapping_.get().address)),
       is_own_(is_own),
       is_writable_(is_own || may_be_opened_for_writing(file)),
       registered_(std::make_unique<streams::registered_page>(page_, is_own)) {}
 
 mapped_page::mapped_page(int file, bool is_own, std::shared_ptr<const void> keeps)
     : keeps_(std::move(keeps)),
-      mapping_(base::map_file("timeline", file, sync::signal_page_bytes, is_own)),
-      page_(static_cast<sync::signal_page*>(mapping_.get().address)),
+      mapping_(base::map_file("timeline", file, sync::timeline_page_bytes, is_own)),
+      page_(static_cast<sync::timeline_page*>(mapping_.get().address)),
       is_own_(is_own),
       is_writable_(true),
       registered_(std::make_unique<streams::registered_page>(page_, is_own)) {}
@@ -59,7 +59,7 @@ mapped_page::~mapped_page() {
 // ---- free words ----
 
 /// Ended timelines that nobody has open any more.
-void signal_pages::collect_ended(own& of) {
+void timeline_pages::collect_ended(own& of) {
   std::erase_if(of.ended, [&](const ended_words& each) {
     if (each.broker->may_exist(each.slot, each.generation)) {
       return false;
@@ -72,7 +72,7 @@ void signal_pages::collect_ended(own& of) {
 }
 
 /// Precondition of reuse: the words of `count` > 1 follow each other.
-std::optional<std::uint32_t> signal_pages::take_from(own& of, std::uint32_t count) {
+std::optional<std::uint32_t> timeline_pages::take_from(own& of, std::uint32_t count) {
   if (count == 1 && !of.free.empty()) {
     const std::uint32_t first = of.free.front();
     of.free.pop_front();
@@ -94,7 +94,7 @@ std::optional<std::uint32_t> signal_pages::take_from(own& of, std::uint32_t coun
   return std::nullopt;
 }
 
-std::optional<own_words> signal_pages::take_free(std::uint32_t count) {
+std::optional<own_words> timeline_pages::take_free(std::uint32_t count) {
   const std::lock_guard lock(mutex_);
   for (own& each : own_) {
     if (each.page->lease().state() != segment_state::live) {
@@ -112,7 +112,7 @@ std::optional<own_words> signal_pages::take_free(std::uint32_t count) {
   return std::nullopt;
 }
 
-own_words signal_pages::add(std::shared_ptr<mapped_page> page, std::uint32_t count) {
+own_words timeline_pages::add(std::shared_ptr<mapped_page> page, std::uint32_t count) {
   const std::lock_guard lock(mutex_);
   own& added = own_.emplace_back(own{page, {}, {}});
   added.free.resize(sync::words_per_page);
@@ -121,13 +121,13 @@ own_words signal_pages::add(std::shared_ptr<mapped_page> page, std::uint32_t cou
   return {std::move(page), *take_from(added, count)};
 }
 
-signal_pages::own* signal_pages::owner_of(const own_words& words) noexcept {
+timeline_pages::own* timeline_pages::owner_of(const own_words& words) noexcept {
   const auto at = std::find_if(
       own_.begin(), own_.end(), [&](const own& each) { return each.page == words.page; });
   return at == own_.end() ? nullptr : &*at;
 }
 
-void signal_pages::give_back(const own_words& words, std::uint32_t count) noexcept {
+void timeline_pages::give_back(const own_words& words, std::uint32_t count) noexcept {
   const std::lock_guard lock(mutex_);
   own* const of = owner_of(words);
   for (std::uint32_t i = 0; of != nullptr && i != count; ++i) {
@@ -139,10 +139,10 @@ void signal_pages::give_back(const own_words& words, std::uint32_t count) noexce
   }
 }
 
-void signal_pages::end(const own_words& words,
-                       std::uint32_t count,
-                       const segment_lease& lease,
-                       sync::word_kind how) noexcept {
+void timeline_pages::end(const own_words& words,
+                         std::uint32_t count,
+                         const segment_lease& lease,
+                         sync::word_kind how) noexcept {
   for (std::uint32_t i = 0; i != count; ++i) {
     sync::timeline_writer(words.page->own_page(), words.first + i).close(how);
   }
@@ -156,7 +156,7 @@ void signal_pages::end(const own_words& words,
   }
 }
 
-void signal_pages::keep(std::shared_ptr<mapped_page> page) noexcept {
+void timeline_pages::keep(std::shared_ptr<mapped_page> page) noexcept {
   const std::lock_guard lock(mutex_);
   try {
     kept_.push_back(page);
@@ -167,8 +167,8 @@ void signal_pages::keep(std::shared_ptr<mapped_page> page) noexcept {
 
 // ---- open pages ----
 
-std::shared_ptr<mapped_page> signal_pages::find(const epoch& broker,
-                                                gpushm::generation generation) {
+std::shared_ptr<mapped_page> timeline_pages::find(const epoch& broker,
+                                                  gpushm::generation generation) {
   const std::lock_guard lock(mutex_);
   for (const own& each : own_) {
     if (each.page->lease().info().generation == generation && epoch_of(*each.page) == broker) {
@@ -180,7 +180,7 @@ std::shared_ptr<mapped_page> signal_pages::find(const epoch& broker,
   return result && epoch_of(*result) == broker ? result : nullptr;
 }
 
-std::shared_ptr<mapped_page> signal_pages::remember(std::shared_ptr<mapped_page> opened) {
+std::shared_ptr<mapped_page> timeline_pages::remember(std::shared_ptr<mapped_page> opened) {
   const std::lock_guard lock(mutex_);
   std::erase_if(others_, [](const auto& each) { return each.second.expired(); });
   auto& place = others_[opened->lease().info().generation];

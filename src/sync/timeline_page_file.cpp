@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sync/signal_page_file.hpp"
+#include "sync/timeline_page_file.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -14,7 +14,7 @@
 #include "base/files/syscall.hpp"
 #include "base/report/log.hpp"
 #include "sync/futex.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::sync {
 
@@ -29,7 +29,7 @@ struct rows {
   std::array<std::uint64_t, words_per_page> last{};
   std::array<std::uint32_t, words_per_page> flags{};
 };
-static_assert(sizeof(rows) == sizeof(signal_page));
+static_assert(sizeof(rows) == sizeof(timeline_page));
 
 /// Whether these bytes are allocated.
 bool has_memory(int page, std::size_t offset, std::size_t count) noexcept {
@@ -56,7 +56,7 @@ class ender {
         page.last[i] = page.words[i];
       }
     }
-    write(&page.last, sizeof(page.last), offsetof(signal_page, last));
+    write(&page.last, sizeof(page.last), offsetof(timeline_page, last));
     std::array<std::size_t, words_per_page> used{};
     std::size_t count = 0;
     for (std::size_t i = 0; i != page.words.size(); ++i) {
@@ -89,15 +89,15 @@ class ender {
   }
   /// Those who wait for a word that its signaler has never used look again within 100 ms.
   void wake(std::span<const std::size_t> ended) noexcept {
-    void* const address = ::mmap(nullptr, signal_page_bytes, PROT_READ, MAP_SHARED, file_, 0);
+    void* const address = ::mmap(nullptr, timeline_page_bytes, PROT_READ, MAP_SHARED, file_, 0);
     if (address == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast
       failed();                   // sleepers look again within 100 ms
       return;
     }
     for (const std::size_t i : ended) {
-      wake_all(static_cast<const signal_page*>(address)->words[i]);
+      wake_all(static_cast<const timeline_page*>(address)->words[i]);
     }
-    ::munmap(address, signal_page_bytes);
+    ::munmap(address, timeline_page_bytes);
   }
   void failed() noexcept {
     if (!has_failed_) {
@@ -113,7 +113,7 @@ class ender {
 
 }  // namespace
 
-base::guarded_fd make_signal_page(std::uint64_t bytes) {
+base::guarded_fd make_timeline_page(std::uint64_t bytes) {
   const auto size = static_cast<off_t>(bytes);
   auto result = base::guarded_fd::open([] {
     return base::checked(operation, {}, "memfd_create", [] {
@@ -128,16 +128,16 @@ base::guarded_fd make_signal_page(std::uint64_t bytes) {
   return result;
 }
 
-void fill_signal_page(int writable, std::uint64_t bytes) {
+void fill_timeline_page(int writable, std::uint64_t bytes) {
   base::checked(operation, {}, "fallocate", [&] {
     return ::fallocate(writable, 0, 0, static_cast<off_t>(bytes));
   });
 }
 
-bool is_signal_page(int fd, std::uint64_t bytes) noexcept {
+bool is_timeline_page(int fd, std::uint64_t bytes) noexcept {
   struct stat info {};
   return ::fcntl(fd, F_GET_SEALS) == seals && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-         (info.st_mode & 0777U) == 0600U && is_signal_page_size(bytes) &&
+         (info.st_mode & 0777U) == 0600U && is_timeline_page_size(bytes) &&
          info.st_size == static_cast<off_t>(bytes);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/hub/signal_pages.hpp"
+#include "broker/hub/timeline_pages.hpp"
 
 #include <new>
 #include <string>
@@ -7,25 +7,25 @@
 
 #include "broker/descriptors/chunk_kinds.hpp"
 #include "broker/hub/reopen.hpp"
-#include "sync/signal_page.hpp"
-#include "sync/signal_page_file.hpp"
+#include "sync/timeline_page.hpp"
+#include "sync/timeline_page_file.hpp"
 
 namespace gpushm::broker_detail {
 
-void signal_pages::check_size(std::uint64_t bytes) {
-  if (!sync::is_signal_page_size(bytes)) {
+void timeline_pages::check_size(std::uint64_t bytes) {
+  if (!sync::is_timeline_page_size(bytes)) {
     throw error(errc::size_mismatch,
                 {},
                 {},
-                "a page of timelines has " + std::to_string(sync::signal_page_bytes) + " to " +
-                    std::to_string(sync::max_signal_page_bytes) + " bytes, a multiple of 4,096",
+                "a page of timelines has " + std::to_string(sync::timeline_page_bytes) + " to " +
+                    std::to_string(sync::max_timeline_page_bytes) + " bytes, a multiple of 4,096",
                 "reserve such a size");
   }
 }
 
-void signal_pages::make(const core::segment& what, segment_files& files) {
+void timeline_pages::make(const core::segment& what, segment_files& files) {
   files.chunks.reserve(2);
-  files.chunks.push_back(record_.keep(sync::make_signal_page(what.allocated_bytes)));
+  files.chunks.push_back(record_.keep(sync::make_timeline_page(what.allocated_bytes)));
   // The keeper may have no room for this one: the first one is then removed with `files`.
   kept_fd readable =
       record_.keep(reopen_for_reading("make a page of timelines", files.chunks.back().get()));
@@ -34,7 +34,7 @@ void signal_pages::make(const core::segment& what, segment_files& files) {
   files.chunk_bytes = {what.allocated_bytes};
 }
 
-kept_fd signal_pages::take_back(const core::segment& what, kept_fd& given) {
+kept_fd timeline_pages::take_back(const core::segment& what, kept_fd& given) {
   constexpr const char* operation = "hand back a page of timelines";
   check_return(what, given);
   // Openers get one for reading, and the broker keeps the other one.
@@ -46,7 +46,7 @@ kept_fd signal_pages::take_back(const core::segment& what, kept_fd& given) {
 
 /// Throws wrong_descriptor_kind. A page is handed back as itself: its readers have it mapped. What
 /// its words are is up to the member that can write them, and so cannot show which page it is.
-void signal_pages::check_return(const core::segment& what, const kept_fd& given) const {
+void timeline_pages::check_return(const core::segment& what, const kept_fd& given) const {
   const page_identity lost = record_.page_of(what.generation);
   const std::optional<bool> is_by_creator = files_of(what).is_by_creator;
   const bool is_that_page =
@@ -58,7 +58,7 @@ void signal_pages::check_return(const core::segment& what, const kept_fd& given)
   }
 }
 
-void signal_pages::end(gpushm::generation generation) noexcept {
+void timeline_pages::end(gpushm::generation generation) noexcept {
   const core::segment* const what = domain_.find_segment(generation);
   if (what == nullptr || what->backend != backend::signals || !what->payload) {
     return;
@@ -72,7 +72,7 @@ void signal_pages::end(gpushm::generation generation) noexcept {
 /// The member has not filled the page, or has punched holes: what the broker must write there is
 /// memory of its own control group, as long as any process has the page mapped, which no broker
 /// sees. So that is charged for good. Members that use this library never pay that.
-bool signal_pages::charge_for_end(const core::segment& of) noexcept {
+bool timeline_pages::charge_for_end(const core::segment& of) noexcept {
   try {
     core::charges price = domain_.new_charges(of);
     const auto at = for_ended_.try_emplace(price.who().get(), std::move(price)).first;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 #include "sync/futex.hpp"
 

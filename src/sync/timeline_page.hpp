@@ -16,7 +16,7 @@ inline constexpr std::uint32_t words_per_page = 512;
 
 /// Shared memory that one process writes, and the broker when that process has ended. Streams use
 /// the first 4 KiB, `words`, only.
-struct signal_page {
+struct timeline_page {
   std::array<std::atomic<std::uint64_t>, words_per_page> words;
   /// The last value of a word that is terminal.
   std::array<std::atomic<std::uint64_t>, words_per_page> last;
@@ -27,15 +27,15 @@ inline constexpr std::uint32_t signaled_by_streams = 1;
 inline constexpr std::uint32_t in_use = 2;
 inline constexpr std::uint32_t waited_for_by_many = 4;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
-static_assert(offsetof(signal_page, last) == 4'096);
-static_assert(offsetof(signal_page, flags) == 8'192);
-static_assert(sizeof(signal_page) == 10'240);
+static_assert(offsetof(timeline_page, last) == 4'096);
+static_assert(offsetof(timeline_page, flags) == 8'192);
+static_assert(sizeof(timeline_page) == 10'240);
 /// Of the memfd: whole pages of 4 KiB. Behind it there may be other memory that only the signaler
-/// writes, in all at most `max_signal_page_bytes`.
-inline constexpr std::size_t signal_page_bytes = 12'288;
-inline constexpr std::size_t max_signal_page_bytes = std::size_t{1} << 20U;
-[[nodiscard]] constexpr bool is_signal_page_size(std::uint64_t bytes) noexcept {
-  return bytes >= signal_page_bytes && bytes <= max_signal_page_bytes && bytes % 4'096 == 0;
+/// writes, in all at most `max_timeline_page_bytes`.
+inline constexpr std::size_t timeline_page_bytes = 12'288;
+inline constexpr std::size_t max_timeline_page_bytes = std::size_t{1} << 20U;
+[[nodiscard]] constexpr bool is_timeline_page_size(std::uint64_t bytes) noexcept {
+  return bytes >= timeline_page_bytes && bytes <= max_timeline_page_bytes && bytes % 4'096 == 0;
 }
 
 /// What a reader sees of one timeline. The page is another process's: any values are possible.
@@ -54,7 +54,7 @@ struct reading {
 class timeline_reader {
  public:
   /// Precondition: `index` is below `words_per_page`; the page is mapped as long as this is used.
-  timeline_reader(const signal_page& in, std::uint32_t index) noexcept
+  timeline_reader(const timeline_page& in, std::uint32_t index) noexcept
       : word_(&in.words[index]), last_(&in.last[index]), flags_(&in.flags[index]) {}
 
   /// No system call. What the signaler wrote before it signaled the value is visible afterwards.
@@ -89,7 +89,7 @@ enum class signal_result : std::uint8_t {
 class timeline_writer {
  public:
   /// As `timeline_reader`.
-  timeline_writer(signal_page& in, std::uint32_t index) noexcept
+  timeline_writer(timeline_page& in, std::uint32_t index) noexcept
       : word_(&in.words[index]),
         last_(&in.last[index]),
         flags_(&in.flags[index]),

@@ -12,7 +12,7 @@
 #include "base/files/file.hpp"
 #include "client/lease/segment_lease.hpp"
 #include "gpu/streams/registered_page.hpp"
-#include "sync/signal_page.hpp"
+#include "sync/timeline_page.hpp"
 
 namespace gpushm::client_detail {
 
@@ -37,15 +37,15 @@ class mapped_page {
   /// Whether the kernel lets this process write it: its own, one without a broker, or if this
   /// process is root with its capabilities or has the broker's uid.
   [[nodiscard]] bool is_writable() const noexcept { return is_writable_; }
-  [[nodiscard]] const sync::signal_page& page() const noexcept { return *page_; }
+  [[nodiscard]] const sync::timeline_page& page() const noexcept { return *page_; }
   /// Precondition: it is this process's own.
-  [[nodiscard]] sync::signal_page& own_page() const noexcept { return *page_; }
+  [[nodiscard]] sync::timeline_page& own_page() const noexcept { return *page_; }
   /// What is behind the words: `extra_bytes`, from a page boundary.
   [[nodiscard]] std::byte* extra() const noexcept {
-    return reinterpret_cast<std::byte*>(page_) + sync::signal_page_bytes;
+    return reinterpret_cast<std::byte*>(page_) + sync::timeline_page_bytes;
   }
   [[nodiscard]] std::size_t extra_bytes() const noexcept {
-    return mapping_.get().size_bytes - sync::signal_page_bytes;
+    return mapping_.get().size_bytes - sync::timeline_page_bytes;
   }
   /// As streams use it.
   [[nodiscard]] streams::registered_page& for_streams() noexcept { return *registered_; }
@@ -54,7 +54,7 @@ class mapped_page {
   std::shared_ptr<segment_lease> lease_;  // destroyed last
   std::shared_ptr<const void> keeps_;
   base::unique_mapping mapping_;
-  sync::signal_page* page_;
+  sync::timeline_page* page_;
   bool is_own_;
   bool is_writable_;
   std::unique_ptr<streams::registered_page> registered_;
@@ -70,12 +70,12 @@ struct own_words {
 /// others that it has open.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
-class signal_pages {
+class timeline_pages {
  public:
-  signal_pages() = default;
-  signal_pages(const signal_pages&) = delete;
-  signal_pages& operator=(const signal_pages&) = delete;
-  ~signal_pages() = default;
+  timeline_pages() = default;
+  timeline_pages(const timeline_pages&) = delete;
+  timeline_pages& operator=(const timeline_pages&) = delete;
+  ~timeline_pages() = default;
 
   /// Returns words that nobody reads, one after the other; `make()` returns a new page, and is
   /// called, without a lock held, if no page has them. The words that were returned longest ago

@@ -13,13 +13,14 @@ namespace gpushm::broker_detail {
 /// The pages of timelines of a domain, the only memory that a broker makes (docs/adr/0032).
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
-class signal_pages {
+class timeline_pages {
  public:
   /// Both must outlive this object.
-  signal_pages(core::domain& domain, domain_recorder& record) : domain_(domain), record_(record) {}
-  signal_pages(const signal_pages&) = delete;
-  signal_pages& operator=(const signal_pages&) = delete;
-  ~signal_pages() = default;
+  timeline_pages(core::domain& domain, domain_recorder& record)
+      : domain_(domain), record_(record) {}
+  timeline_pages(const timeline_pages&) = delete;
+  timeline_pages& operator=(const timeline_pages&) = delete;
+  ~timeline_pages() = default;
 
   /// Throws size_mismatch.
   static void check_size(std::uint64_t bytes);
