@@ -7,8 +7,8 @@ namespace gpushm::channel {
 
 namespace {
 
-bool has_ended(std::uint64_t word) noexcept {
-  return sync::kind_of(word) != sync::word_kind::value;
+bool has_ended(std::uint64_t timeline) noexcept {
+  return sync::kind_of(timeline) != sync::word_kind::value;
 }
 
 }  // namespace
@@ -24,12 +24,12 @@ void consumer_table::attach(const checked_table& to,
   if (joins && mode_ != consumer_mode::latest) {
     // The producer's stream waits for the release of items that this consumer does not get. A
     // member that goes on with another producer may still use items of the one before.
-    for (const std::uint32_t index : {released_word, taken_word}) {
+    for (const std::uint32_t index : {released_timeline, taken_timeline}) {
       sync::timeline_writer writer(page_, first_ + index);
       static_cast<void>(writer.signal(start - 1));  // no effect if it has that value
     }
   }
-  static_cast<void>(sync::timeline_writer(page_, first_ + attached_word).signal(page));
+  static_cast<void>(sync::timeline_writer(page_, first_ + attached_timeline).signal(page));
 }
 
 consumer_table::outcome consumer_table::take(item& into) noexcept {
@@ -46,15 +46,15 @@ consumer_table::outcome consumer_table::take(item& into) noexcept {
 
 /// Whether the producer has stored `next_` in this word: `taken`, or why not. When the producer has
 /// ended, also its other word has.
-consumer_table::outcome consumer_table::find_next(std::uint32_t word) const noexcept {
-  const sync::reading there = producer_->word(word).read();
+consumer_table::outcome consumer_table::find_next(std::uint32_t timeline) const noexcept {
+  const sync::reading there = producer_->timeline(timeline).read();
   if (there.kind() == sync::word_kind::invalid) {
     return outcome::invalid;
   }
   if (!has_ended(there.word)) {
     return there.word < next_ ? outcome::not_yet : outcome::taken;
   }
-  const sync::reading published = producer_->word(published_word).read();
+  const sync::reading published = producer_->timeline(published_timeline).read();
   if (!has_ended(published.word)) {
     return outcome::ending;
   }
@@ -62,8 +62,9 @@ consumer_table::outcome consumer_table::find_next(std::uint32_t word) const noex
     return outcome::invalid;
   }
   // A stream may have published an item that was not announced any more.
-  const std::uint64_t last =
-      word == announced_word ? std::min(*published.value(), *there.value()) : *there.value();
+  const std::uint64_t last = timeline == announced_timeline
+                                 ? std::min(*published.value(), *there.value())
+                                 : *there.value();
   return next_ > last ? outcome::ended : outcome::taken;
 }
 
@@ -76,7 +77,7 @@ void consumer_table::describe(std::uint64_t number, std::uint32_t slot, item& in
 }
 
 consumer_table::outcome consumer_table::take_next(item& into) noexcept {
-  if (const outcome found = find_next(announced_word); found != outcome::taken) {
+  if (const outcome found = find_next(announced_timeline); found != outcome::taken) {
     return found;
   }
   const auto slot = producer_->slot_of(next_);
@@ -85,7 +86,7 @@ consumer_table::outcome consumer_table::take_next(item& into) noexcept {
   }
   describe(next_, *slot, into);
   into.release = next_;
-  static_cast<void>(sync::timeline_writer(page_, first_ + taken_word).signal(next_));
+  static_cast<void>(sync::timeline_writer(page_, first_ + taken_timeline).signal(next_));
   ++next_;
   return outcome::taken;
 }
@@ -93,7 +94,7 @@ consumer_table::outcome consumer_table::take_next(item& into) noexcept {
 consumer_table::outcome consumer_table::take_given(item& into) noexcept {
   // A consumer is never given more than it has not released: one item for each slot.
   for (std::uint32_t looked_at = 0; looked_at <= producer_->slots(); ++looked_at) {
-    if (const outcome found = find_next(next_word()); found != outcome::taken) {
+    if (const outcome found = find_next(next_timeline()); found != outcome::taken) {
       return found;
     }
     const auto slot = producer_->given_slot(entry_, next_);
@@ -101,7 +102,7 @@ consumer_table::outcome consumer_table::take_given(item& into) noexcept {
     if (number == 0 || number > sync::max_value) {
       return outcome::invalid;
     }
-    const sync::reading published = producer_->word(published_word).read();
+    const sync::reading published = producer_->timeline(published_timeline).read();
     describe(number, *slot, into);
     into.release = next_++;
     if (!has_ended(published.word) || number <= published.value().value_or(0)) {
@@ -116,17 +117,17 @@ consumer_table::outcome consumer_table::take_given(item& into) noexcept {
 /// channel nobody writes its slots again: a next one has others. After one that has died nothing is
 /// taken, because the next one may have read the `held` words before.
 consumer_table::outcome consumer_table::find_newest(std::uint64_t& newest) const noexcept {
-  newest = producer_->word(announced_word).word().load(std::memory_order_seq_cst);
+  newest = producer_->timeline(announced_timeline).word().load(std::memory_order_seq_cst);
   if (has_ended(newest)) {
     // Read again: a terminal word stays one, and has its last value.
-    const sync::reading announced = producer_->word(announced_word).read();
+    const sync::reading announced = producer_->timeline(announced_timeline).read();
     if (!sync::is_terminal(newest) || !announced.value()) {
       return outcome::invalid;
     }
     if (!producer_->closed()) {
       return outcome::ended;
     }
-    const sync::reading published = producer_->word(published_word).read();
+    const sync::reading published = producer_->timeline(published_timeline).read();
     if (!has_ended(published.word)) {
       return outcome::ending;
     }
@@ -139,7 +140,7 @@ consumer_table::outcome consumer_table::find_newest(std::uint64_t& newest) const
 }
 
 consumer_table::outcome consumer_table::take_newest(item& into) noexcept {
-  const sync::timeline_reader announced = producer_->word(announced_word);
+  const sync::timeline_reader announced = producer_->timeline(announced_timeline);
   // A word is free when the stream that released its item has stored 0.
   std::uint32_t index = 0;
   while (index != held_ && held(index).load(std::memory_order_acquire) != 0) {
@@ -171,7 +172,7 @@ consumer_table::outcome consumer_table::take_newest(item& into) noexcept {
       continue;
     }
     describe(newest, *slot, into);
-    into.held_word = first_ + first_held_word + index;
+    into.held_timeline = first_ + first_held_timeline + index;
     next_ = newest + 1;
     return outcome::taken;
   }

@@ -21,17 +21,17 @@ inline constexpr std::uint32_t max_held = 16;
 inline constexpr std::uint64_t slot_alignment = 512;
 
 // Words of the producer's page.
-inline constexpr std::uint32_t announced_word = 0;  ///< signaled by the producer's CPU
-inline constexpr std::uint32_t published_word = 1;  ///< signaled by its stream
-inline constexpr std::uint32_t members_word = 2;    ///< grows when the list of members changes
+inline constexpr std::uint32_t announced_timeline = 0;  ///< signaled by the producer's CPU
+inline constexpr std::uint32_t published_timeline = 1;  ///< signaled by its stream
+inline constexpr std::uint32_t consumers_timeline = 2;  ///< grows when the list of members changes
 /// One for each entry of the table's members: items that were given to it, if it shares the work.
-inline constexpr std::uint32_t first_given_word = 3;
-inline constexpr std::uint32_t producer_words = first_given_word + max_consumers;
+inline constexpr std::uint32_t first_given_timeline = 3;
+inline constexpr std::uint32_t producer_timelines = first_given_timeline + max_consumers;
 // Words of a consumer.
-inline constexpr std::uint32_t taken_word = 0;     ///< signaled by its CPU
-inline constexpr std::uint32_t released_word = 1;  ///< signaled by its stream
-inline constexpr std::uint32_t attached_word = 2;  ///< the generation of the producer's page
-inline constexpr std::uint32_t first_held_word = 3;
+inline constexpr std::uint32_t taken_timeline = 0;     ///< signaled by its CPU
+inline constexpr std::uint32_t released_timeline = 1;  ///< signaled by its stream
+inline constexpr std::uint32_t attached_timeline = 2;  ///< the generation of the producer's page
+inline constexpr std::uint32_t first_held_timeline = 3;
 
 inline constexpr std::uint64_t table_magic = 0x316E'6168'4353'4D47ULL;  // "GMSChan1"
 inline constexpr std::uint32_t table_version = 4;

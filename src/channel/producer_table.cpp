@@ -45,11 +45,11 @@ producer_table::producer_table(sync::timeline_page& page,
   head_.segment = of.segment;
   head_.last_before = last_before;
   head_.magic = table_magic;
-  for (const std::uint32_t word : {announced_word, published_word}) {
-    sync::timeline_writer(page_, word).reset(first_item - 1);
+  for (const std::uint32_t timeline : {announced_timeline, published_timeline}) {
+    sync::timeline_writer(page_, timeline).reset(first_item - 1);
   }
-  for (std::uint32_t word = members_word; word != producer_words; ++word) {
-    sync::timeline_writer(page_, word).reset(0);
+  for (std::uint32_t timeline = consumers_timeline; timeline != producer_timelines; ++timeline) {
+    sync::timeline_writer(page_, timeline).reset(0);
   }
 }
 
@@ -65,7 +65,7 @@ producer_table::producer_table(sync::timeline_page& page,
 /// What a dead producer's words say in the end, read once.
 producer_table::last_items producer_table::last_of(const table_view& dead) noexcept {
   const std::uint64_t announced =
-      dead.word(announced_word).read().value().value_or(dead.first_item() - 1);
+      dead.timeline(announced_timeline).read().value().value_or(dead.first_item() - 1);
   return {announced, std::min(dead.last_good(), announced)};
 }
 
@@ -121,7 +121,7 @@ producer_table::held_items producer_table::held_now() const noexcept {
   for (const member& each : members_) {
     for (std::uint32_t i = 0; i != each.held; ++i) {
       const std::uint64_t item =
-          each.word(first_held_word + i).word().load(std::memory_order_seq_cst);
+          each.timeline(first_held_timeline + i).word().load(std::memory_order_seq_cst);
       if (item != 0 && sync::kind_of(item) == sync::word_kind::value) {
         result.items[result.count++] = item;
       }
@@ -188,7 +188,7 @@ void producer_table::take_back(const choice& what) noexcept {
 
 void producer_table::announce(const choice& what) noexcept {
   contents_[what.slot] = {next_, false, next_, 0, 0};
-  static_cast<void>(sync::timeline_writer(page_, announced_word).signal(next_));
+  static_cast<void>(sync::timeline_writer(page_, announced_timeline).signal(next_));
   ++next_;
   give(what.slot);
 }
@@ -196,7 +196,7 @@ void producer_table::announce(const choice& what) noexcept {
 // ---- work that is shared ----
 
 std::uint64_t producer_table::unreleased(const member& consumer) noexcept {
-  const std::uint64_t released = consumer.word(released_word).read().value().value_or(0);
+  const std::uint64_t released = consumer.timeline(released_timeline).read().value().value_or(0);
   return consumer.given - std::min(consumer.given, std::max(released, consumer.start - 1));
 }
 
@@ -218,29 +218,30 @@ std::optional<producer_table::obstacle> producer_table::next_obstacle(
   if (!chosen || is_work_full()) {
     for (const member& each : members_) {
       if (each.mode == consumer_mode::share && unreleased(each) != 0) {
-        const std::uint64_t released = each.word(released_word).read().value().value_or(0);
-        return obstacle{&each, released_word, released + 1, true};
+        const std::uint64_t released = each.timeline(released_timeline).read().value().value_or(0);
+        return obstacle{&each, released_timeline, released + 1, true};
       }
     }
     if (!chosen) {  // consumers of the newest hold all slots for a moment
-      return obstacle{nullptr, announced_word, sync::max_value, true};
+      return obstacle{nullptr, announced_timeline, sync::max_value, true};
     }
   }
-  if (const member* const behind = find_behind(taken_word, chosen->after)) {
-    return obstacle{behind, taken_word, chosen->after};
+  if (const member* const behind = find_behind(taken_timeline, chosen->after)) {
+    return obstacle{behind, taken_timeline, chosen->after};
   }
   if (!on_stream) {
-    if (const member* const behind = find_behind(released_word, chosen->after)) {
-      return obstacle{behind, released_word, chosen->after};
+    if (const member* const behind = find_behind(released_timeline, chosen->after)) {
+      return obstacle{behind, released_timeline, chosen->after};
     }
   }
   return std::nullopt;
 }
 
-const member* producer_table::find_behind(std::uint32_t word, std::uint64_t value) const noexcept {
+const member* producer_table::find_behind(std::uint32_t timeline,
+                                          std::uint64_t value) const noexcept {
   const auto at = std::find_if(members_.begin(), members_.end(), [&](const member& each) {
     return each.mode == consumer_mode::block &&
-           !sync::releases(each.word(word).word().load(std::memory_order_seq_cst), value);
+           !sync::releases(each.timeline(timeline).word().load(std::memory_order_seq_cst), value);
   });
   return at == members_.end() ? nullptr : &*at;
 }
@@ -257,7 +258,7 @@ bool producer_table::is_used(std::uint32_t slot) const noexcept {
     return false;
   }
   // If its words have ended meanwhile, what it has not released is given to another one first.
-  return owner->word(released_word).read().value().value_or(0) < what.count;
+  return owner->timeline(released_timeline).read().value().value_or(0) < what.count;
 }
 
 /// Gives an announced item to the consumer that has most room for it, in turn if several have.
@@ -287,7 +288,7 @@ void producer_table::give(std::uint32_t slot) noexcept {
   given_[best->entry * contents_.size() + what.count % contents_.size()].store(
       slot, std::memory_order_release);
   static_cast<void>(
-      sync::timeline_writer(page_, first_given_word + best->entry).signal(what.count));
+      sync::timeline_writer(page_, first_given_timeline + best->entry).signal(what.count));
 }
 
 void producer_table::close() noexcept {
@@ -315,13 +316,13 @@ void producer_table::add(member added) {
   added.entry = *entry;
   added.start = has_newest ? newest : newest + 1;
   if (added.mode == consumer_mode::share) {
-    added.given = sync::timeline_reader(page_, first_given_word + added.entry).read().word;
+    added.given = sync::timeline_reader(page_, first_given_timeline + added.entry).read().word;
     added.start = added.given + 1;
   }
   write_member(added.entry, added.id, added.start);
   members_.push_back(added);
-  static_cast<void>(sync::timeline_writer(page_, members_word)
-                        .signal(sync::timeline_reader(page_, members_word).read().word + 1));
+  static_cast<void>(sync::timeline_writer(page_, consumers_timeline)
+                        .signal(sync::timeline_reader(page_, consumers_timeline).read().word + 1));
 }
 
 std::optional<std::uint32_t> producer_table::entry_for(std::uint64_t id) const noexcept {
@@ -356,8 +357,8 @@ void producer_table::refuse(std::uint64_t id, std::uint64_t why) noexcept {
   if (const auto entry = entry_for(id)) {
     write_member(*entry, id, why);
   }
-  static_cast<void>(sync::timeline_writer(page_, members_word)
-                        .signal(sync::timeline_reader(page_, members_word).read().word + 1));
+  static_cast<void>(sync::timeline_writer(page_, consumers_timeline)
+                        .signal(sync::timeline_reader(page_, consumers_timeline).read().word + 1));
 }
 
 void producer_table::drop(std::uint64_t id) noexcept {
@@ -372,7 +373,7 @@ void producer_table::drop(std::uint64_t id) noexcept {
     return;
   }
   const std::uint64_t released =
-      is_plausible(gone) ? gone.word(released_word).read().value().value_or(0) : 0;
+      is_plausible(gone) ? gone.timeline(released_timeline).read().value().value_or(0) : 0;
   for (std::uint32_t slot = 0; slot != contents_.size(); ++slot) {
     if (contents_[slot].owner != id) {
       continue;
@@ -387,9 +388,10 @@ void producer_table::drop(std::uint64_t id) noexcept {
 bool producer_table::is_plausible(const member& of) const noexcept {
   // Both grow: `published` first.
   const std::uint64_t published =
-      sync::timeline_reader(page_, published_word).read().value().value_or(0);
-  const std::uint64_t released = of.word(released_word).word().load(std::memory_order_acquire);
-  const std::uint64_t taken = of.word(taken_word).word().load(std::memory_order_acquire);
+      sync::timeline_reader(page_, published_timeline).read().value().value_or(0);
+  const std::uint64_t released =
+      of.timeline(released_timeline).word().load(std::memory_order_acquire);
+  const std::uint64_t taken = of.timeline(taken_timeline).word().load(std::memory_order_acquire);
   if (sync::is_terminal(released) || sync::is_terminal(taken)) {
     return true;  // they end one after the other
   }

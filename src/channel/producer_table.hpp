@@ -31,10 +31,10 @@ struct member {
   std::uint32_t entry = 0;  ///< in the table
   std::uint64_t given = 0;  ///< items, if `share`: counted from what its entry had before
   const sync::timeline_page* page = nullptr;
-  std::uint32_t first_word = 0;
+  std::uint32_t first_timeline = 0;
 
-  [[nodiscard]] sync::timeline_reader word(std::uint32_t index) const noexcept {
-    return {*page, first_word + index};
+  [[nodiscard]] sync::timeline_reader timeline(std::uint32_t index) const noexcept {
+    return {*page, first_timeline + index};
   }
 };
 
@@ -78,7 +78,7 @@ class producer_table {
   void abandon(const choice& what) noexcept;
   /// Stores what belongs to the item of a claimed slot, and returns its number: nobody looks for it
   /// before it is announced. Preconditions: at most `max_metadata_bytes`; no other item is
-  /// prepared. Then the store of `published_word` is enqueued on the stream.
+  /// prepared. Then the store of `published_timeline` is enqueued on the stream.
   [[nodiscard]] std::uint64_t prepare(const choice& what,
                                       std::span<const std::byte> metadata) noexcept;
   /// The stream has refused that: the slot is still claimed, and the next item gets the number.
@@ -88,7 +88,7 @@ class producer_table {
   /// A word that has to reach a value before a chosen slot can be claimed.
   struct obstacle {
     const member* consumer = nullptr;  ///< whose word it is; null: this producer's own
-    std::uint32_t word = 0;
+    std::uint32_t timeline = 0;
     std::uint64_t value = 0;
     /// The slot can become free in another way, too: look at the table again before long.
     bool has_alternatives = false;
@@ -100,9 +100,10 @@ class producer_table {
                                                       bool on_stream) const noexcept;
   /// Items that are given to a consumer that shares the work, and not released.
   [[nodiscard]] static std::uint64_t unreleased(const member& consumer) noexcept;
-  /// A consumer that gets every item and whose `word` has not reached `value`; null if there is
+  /// A consumer that gets every item and whose `timeline` has not reached `value`; null if there is
   /// none.
-  [[nodiscard]] const member* find_behind(std::uint32_t word, std::uint64_t value) const noexcept;
+  [[nodiscard]] const member* find_behind(std::uint32_t timeline,
+                                          std::uint64_t value) const noexcept;
   /// The last good item of the producer before; 0: there was none.
   [[nodiscard]] std::uint64_t last_of_dead() const noexcept { return head_.last_before; }
   /// There will be no more items.

@@ -63,8 +63,8 @@ std::optional<std::uint32_t> table_view::given_slot(std::uint32_t entry,
 }
 
 std::uint64_t table_view::last_good() const noexcept {
-  const std::uint64_t last = std::min(word(published_word).read().value().value_or(0),
-                                      word(announced_word).read().value().value_or(0));
+  const std::uint64_t last = std::min(timeline(published_timeline).read().value().value_or(0),
+                                      timeline(announced_timeline).read().value().value_or(0));
   return last < first_item_ ? last_before() : last;
 }
 

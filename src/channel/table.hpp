@@ -37,7 +37,7 @@ class table_view {
   [[nodiscard]] bool closed() const noexcept {
     return head_->closed.load(std::memory_order_acquire) != 0;
   }
-  [[nodiscard]] sync::timeline_reader word(std::uint32_t index) const noexcept {
+  [[nodiscard]] sync::timeline_reader timeline(std::uint32_t index) const noexcept {
     return {*page_, index};
   }
 
@@ -51,8 +51,8 @@ class table_view {
   }
   /// The last good item of the producer before; 0: none.
   [[nodiscard]] std::uint64_t last_before() const noexcept { return last_before_; }
-  /// The last good item, when `published_word` has ended: of this producer, or of those before. It
-  /// is announced and published: a stream may have published one that was never announced.
+  /// The last good item, when `published_timeline` has ended: of this producer, or of those before.
+  /// It is announced and published: a stream may have published one that was never announced.
   [[nodiscard]] std::uint64_t last_good() const noexcept;
   /// The slot of an item; nothing if the producer has stored what is not a slot.
   [[nodiscard]] std::optional<std::uint32_t> slot_of(std::uint64_t item) const noexcept;

@@ -46,7 +46,7 @@ struct producer {
   std::map<std::uint64_t, producer_table::choice> items;    ///< by number: prepared ones, too
 
   explicit producer(std::uint32_t slots) : memory(channel::page_bytes(slots)) {}
-  [[nodiscard]] sync::timeline_writer word(std::uint32_t index) const {
+  [[nodiscard]] sync::timeline_writer timeline(std::uint32_t index) const {
     return {memory.page(), index};
   }
   [[nodiscard]] table_view view() const {
@@ -67,11 +67,11 @@ struct consumer {
 
   explicit consumer(consumer_mode how)
       : mode(how), table(memory.page(), 0, how, how == consumer_mode::latest ? 1 : 0) {
-    for (std::uint32_t word = 0; word != channel::first_held_word + 1; ++word) {
+    for (std::uint32_t word = 0; word != channel::first_held_timeline + 1; ++word) {
       sync::timeline_writer(memory.page(), word).reset(0);
     }
   }
-  [[nodiscard]] sync::timeline_writer word(std::uint32_t index) const {
+  [[nodiscard]] sync::timeline_writer timeline(std::uint32_t index) const {
     return {memory.page(), index};
   }
   [[nodiscard]] bool counts() const { return is_member && !is_ending; }
@@ -111,7 +111,8 @@ class replay {
         end_consumer(a);
       } else {
         words >> b;
-        end_word(a, whose == "announced" ? channel::announced_word : channel::published_word, b);
+        end_word(
+            a, whose == "announced" ? channel::announced_timeline : channel::published_timeline, b);
       }
       return;
     }
@@ -176,10 +177,10 @@ class replay {
     now().claimed.insert_or_assign(slot, *wanted);
     for (const auto& each : consumers_) {
       // The producer's CPU has waited for theirs.
-      require(
-          !each->counts() || each->mode == consumer_mode::latest ||
-              sync::releases(each->word(channel::taken_word).reader().word().load(), wanted->after),
-          "a consumer has not taken the item that was in the slot");
+      require(!each->counts() || each->mode == consumer_mode::latest ||
+                  sync::releases(each->timeline(channel::taken_timeline).reader().word().load(),
+                                 wanted->after),
+              "a consumer has not taken the item that was in the slot");
     }
   }
 
@@ -187,7 +188,7 @@ class replay {
     const auto claimed = now().items.at(number);
     for (const auto& each : consumers_) {
       require(!each->counts() || each->mode == consumer_mode::latest ||
-                  sync::releases(each->word(channel::released_word).reader().word().load(),
+                  sync::releases(each->timeline(channel::released_timeline).reader().word().load(),
                                  claimed.after),
               "the slot is written while a consumer uses it");
       for (const auto& [used, item] : each->used) {
@@ -196,7 +197,7 @@ class replay {
       }
     }
     contents_[claimed.slot].item = number;
-    require(now().word(channel::published_word).signal(number) == sync::signal_result::done,
+    require(now().timeline(channel::published_timeline).signal(number) == sync::signal_result::done,
             "`published` does not grow");
     good_ = number;
   }
@@ -232,7 +233,7 @@ class replay {
     consumer& who = *consumers_.at(c);
     consumer_table::item item;
     consumer_table::outcome outcome{};
-    const auto announced = who.table.producer().word(channel::announced_word);
+    const auto announced = who.table.producer().timeline(channel::announced_timeline);
     require(announced.read().value() >= number, "it was not announced");
     if (who.mode == consumer_mode::latest || sync::is_terminal(announced.read().word)) {
       // As `announced` was when the consumer read it.
@@ -264,9 +265,9 @@ class replay {
       require(contents_.at(at->second.slot).item == number, "the slot has another item");
     }
     if (who.mode == consumer_mode::latest) {
-      who.memory.page().words[at->second.held_word].store(0);
+      who.memory.page().words[at->second.held_timeline].store(0);
     } else {
-      require(who.word(channel::released_word).signal(number) == sync::signal_result::done,
+      require(who.timeline(channel::released_timeline).signal(number) == sync::signal_result::done,
               "`released` does not grow");
       for (const auto& each : producers_.back()->table->members()) {
         require(each.id != c + 1 || now().table->is_plausible(each), "it would be dropped");
@@ -280,8 +281,8 @@ class replay {
   }
 
   static void end_words(const consumer& who) {
-    for (std::uint32_t word = 0; word != channel::first_held_word + 1; ++word) {
-      who.word(word).close(sync::word_kind::ended);
+    for (std::uint32_t word = 0; word != channel::first_held_timeline + 1; ++word) {
+      who.timeline(word).close(sync::word_kind::ended);
     }
   }
   void end_consumer(std::size_t c) {
@@ -294,7 +295,7 @@ class replay {
   }
 
   void end_word(std::size_t which, std::uint32_t word, std::uint64_t last) {
-    auto writer = producers_.at(which)->word(word);
+    auto writer = producers_.at(which)->timeline(word);
     writer.close(sync::word_kind::ended);
     require(writer.reader().read().value() == last, "another last value");
   }
@@ -302,7 +303,7 @@ class replay {
   void take_over(std::uint64_t first) {
     const table_view dead = now().view();
     last_good_ = dead.last_good();
-    last_announced_ = dead.word(channel::announced_word).read().value().value_or(0);
+    last_announced_ = dead.timeline(channel::announced_timeline).read().value().value_or(0);
     producers_.push_back(std::make_unique<producer>(shape_.slots));
     now().table.emplace(now().memory.page(), now().memory.table(), shape_, dead);
     require(now().table->announced() + 1 == first, "it begins with another item");

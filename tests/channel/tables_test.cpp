@@ -43,8 +43,8 @@ struct consumer {
     result.page = &memory.page();
     return result;
   }
-  [[nodiscard]] std::atomic<std::uint64_t>& held_word(std::uint32_t index) const {
-    return memory.page().words[first_held_word + index];
+  [[nodiscard]] std::atomic<std::uint64_t>& held_timeline(std::uint32_t index) const {
+    return memory.page().words[first_held_timeline + index];
   }
 };
 
@@ -70,7 +70,7 @@ struct producer {
   [[nodiscard]] row& row_of(std::uint32_t slot) const {
     return reinterpret_cast<row*>(memory.table() + rows_offset)[slot];
   }
-  [[nodiscard]] sync::timeline_writer word(std::uint32_t index) const {
+  [[nodiscard]] sync::timeline_writer timeline(std::uint32_t index) const {
     return {memory.page(), index};
   }
   void join(consumer& who, std::uint64_t id) {
@@ -91,7 +91,7 @@ struct producer {
     return number;
   }
   void publish(std::uint64_t number) const {
-    EXPECT_EQ(word(published_word).signal(number), sync::signal_result::done);
+    EXPECT_EQ(timeline(published_timeline).signal(number), sync::signal_result::done);
   }
   std::uint32_t publish_one() {
     const auto what = claim();
@@ -99,8 +99,8 @@ struct producer {
     return what.slot;
   }
   void die() const {
-    for (std::uint32_t index = 0; index != producer_words; ++index) {
-      word(index).close(sync::word_kind::ended);
+    for (std::uint32_t index = 0; index != producer_timelines; ++index) {
+      timeline(index).close(sync::word_kind::ended);
     }
   }
 };
@@ -126,14 +126,14 @@ TEST(channel_tables, wait_for_consumers_of_each_item_to_take_and_to_release) {
     const auto taken = next_obstacle(from, on_stream);
     ASSERT_TRUE(taken);
     EXPECT_EQ(taken->consumer->id, 1U);
-    EXPECT_EQ(taken->word, taken_word);
+    EXPECT_EQ(taken->timeline, taken_timeline);
     EXPECT_EQ(taken->value, 1U);
     EXPECT_FALSE(taken->has_alternatives);
   }
   EXPECT_EQ(take(block), 1);
   const auto released = next_obstacle(from, false);
   ASSERT_TRUE(released);
-  EXPECT_EQ(released->word, released_word);
+  EXPECT_EQ(released->timeline, released_timeline);
   EXPECT_EQ(released->value, 1U);
   EXPECT_FALSE(next_obstacle(from, true)) << "the stream waits for the release";
 }
@@ -150,7 +150,7 @@ TEST(channel_tables, wait_for_any_consumer_that_shares_the_work_and_has_some) {
     const auto full = next_obstacle(from, on_stream);
     ASSERT_TRUE(full);
     EXPECT_EQ(full->consumer->id, 1U);
-    EXPECT_EQ(full->word, released_word);
+    EXPECT_EQ(full->timeline, released_timeline);
     EXPECT_EQ(full->value, 1U);
     EXPECT_TRUE(full->has_alternatives);
   }
@@ -166,7 +166,7 @@ TEST(channel_tables, wait_for_the_producer_itself_while_every_slot_is_claimed) {
   const auto all_claimed = next_obstacle(from, true);
   ASSERT_TRUE(all_claimed);
   EXPECT_EQ(all_claimed->consumer, nullptr);
-  EXPECT_EQ(all_claimed->word, announced_word);
+  EXPECT_EQ(all_claimed->timeline, announced_timeline);
   EXPECT_TRUE(all_claimed->has_alternatives);
 }
 
@@ -202,7 +202,7 @@ TEST(channel_tables, keep_the_newest_item_when_several_slots_are_claimed) {
   const auto second = from.claim();
   EXPECT_NE(second.slot, newest);
   EXPECT_FALSE(from.table.choose()) << "one is held, one has the newest item";
-  latest.held_word(0).store(0);
+  latest.held_timeline(0).store(0);
   ASSERT_TRUE(from.table.choose());
   EXPECT_NE(from.table.choose()->slot, newest);
   EXPECT_EQ(take(latest), 2);
@@ -292,8 +292,8 @@ TEST(channel_tables, continue_without_slots_that_a_dead_producer_had_claimed_and
   const auto second = dead.claim();
   EXPECT_EQ(first.slot, slot_of_item[1]);
   EXPECT_EQ(second.slot, slot_of_item[2]);
-  latest.held_word(0).store(1);
-  latest.held_word(1).store(2);
+  latest.held_timeline(0).store(1);
+  latest.held_timeline(1).store(2);
   dead.die();
   producer next(6, dead.view());
   next.table.add(latest.as_member(1));
@@ -337,10 +337,10 @@ TEST(channel_tables, refuse_more_work_than_there_are_slots) {
   for (std::uint32_t slot = 0; slot != 4; ++slot) {
     from.row_of(slot).item.store(5);
   }
-  from.memory.page().last[published_word].store(0);
-  from.memory.page().words[published_word].store(sync::ended_word);
-  from.memory.page().last[first_given_word].store(std::uint64_t{1} << 61U);
-  from.memory.page().words[first_given_word].store(sync::ended_word);
+  from.memory.page().last[published_timeline].store(0);
+  from.memory.page().words[published_timeline].store(sync::ended_word);
+  from.memory.page().last[first_given_timeline].store(std::uint64_t{1} << 61U);
+  from.memory.page().words[first_given_timeline].store(sync::ended_word);
   consumer_table::item item;
   EXPECT_EQ(share.table.take(item), outcome::invalid);
   EXPECT_EQ(share.table.take(item), outcome::invalid);
@@ -357,17 +357,17 @@ TEST(channel_tables, look_at_a_producer_that_is_always_faster_for_a_while_only) 
   std::atomic<bool> is_over = false;
   std::thread hostile([&] {
     for (std::uint64_t number = 6; !is_over.load(); number = 6 + number % 1'000) {
-      from.memory.page().words[announced_word].store(number);
+      from.memory.page().words[announced_timeline].store(number);
     }
   });
-  while (from.memory.page().words[announced_word].load() < 5) {
+  while (from.memory.page().words[announced_timeline].load() < 5) {
     std::this_thread::yield();
   }
   consumer_table::item item;
   for (int i = 0; i != 10'000; ++i) {
     const outcome found = latest.table.take(item);
     EXPECT_TRUE(found == outcome::not_yet || found == outcome::invalid);
-    EXPECT_EQ(latest.held_word(0).load(), 0);
+    EXPECT_EQ(latest.held_timeline(0).load(), 0);
   }
   is_over = true;
   hostile.join();
@@ -420,8 +420,8 @@ std::vector<std::atomic<std::uint64_t>*> words_of(const producer& whose) {
       result.push_back(static_cast<std::atomic<std::uint64_t>*>(first) + i);
     }
   };
-  words_at(&whose.memory.page().words, producer_words);
-  words_at(&whose.memory.page().last, producer_words);
+  words_at(&whose.memory.page().words, producer_timelines);
+  words_at(&whose.memory.page().last, producer_timelines);
   words_at(whose.memory.table(), sizeof(table_head) / sizeof(std::uint64_t));
   for (std::uint32_t slot = 0; slot != whose.slots; ++slot) {
     words_at(&whose.row_of(slot).item, 2);
@@ -469,7 +469,7 @@ TEST(channel_tables, use_free_slots_only_while_consumers_store_anything) {
   std::uint64_t id = 0;
   for (consumer* const each : {&block, &latest, &share}) {
     from.join(*each, ++id);
-    for (std::uint32_t index = 0; index != first_held_word + 2; ++index) {
+    for (std::uint32_t index = 0; index != first_held_timeline + 2; ++index) {
       words.push_back(&each->memory.page().words[index]);
       words.push_back(&each->memory.page().last[index]);
     }
@@ -505,8 +505,8 @@ TEST(channel_tables, continue_after_a_producer_that_has_stored_anything) {
     for (const std::uint64_t published : {std::uint64_t{0}, std::uint64_t{9}, most, ~most}) {
       const producer dead(4);
       dead.die();
-      dead.memory.page().last[announced_word].store(announced);
-      dead.memory.page().last[published_word].store(published);
+      dead.memory.page().last[announced_timeline].store(announced);
+      dead.memory.page().last[published_timeline].store(published);
       for (std::uint32_t slot = 0; slot != 4; ++slot) {
         dead.row_of(slot).item.store(~std::uint64_t{slot});
         dead.row_of(slot).before.store(most - slot);

@@ -168,7 +168,7 @@ class world {
       first[where].store(static_cast<std::uint32_t>(steps_.value()));
     } else {
       auto& words = any_consumer().memory.page().words;
-      words[steps_.byte() % (channel::first_held_word + 2)].store(steps_.value());
+      words[steps_.byte() % (channel::first_held_timeline + 2)].store(steps_.value());
     }
   }
 
@@ -212,17 +212,17 @@ class world {
     GPUSHM_REQUIRE(item.number != 0 && item.number <= sync::max_value);
     GPUSHM_REQUIRE(item.offset <= bytes && item.bytes <= bytes - item.offset);
     GPUSHM_REQUIRE(item.metadata_bytes <= item.metadata.size());
-    GPUSHM_REQUIRE(item.held_word < channel::first_held_word + 2);
+    GPUSHM_REQUIRE(item.held_timeline < channel::first_held_timeline + 2);
     GPUSHM_REQUIRE(is_producer_hostile_ || item.number <= now().table.announced());
   }
   void release() {
     consumer& who = any_consumer();
     const std::uint64_t number = steps_.byte();
     if (who.mode == consumer_mode::latest) {
-      who.memory.page().words[channel::first_held_word + number % 2].store(0);
+      who.memory.page().words[channel::first_held_timeline + number % 2].store(0);
     } else {
       static_cast<void>(
-          sync::timeline_writer(who.memory.page(), channel::released_word).signal(number));
+          sync::timeline_writer(who.memory.page(), channel::released_timeline).signal(number));
     }
   }
 
@@ -265,7 +265,7 @@ class world {
       now().claimed.push_back(*what);
     } else {
       static_cast<void>(
-          sync::timeline_writer(now().memory.page(), channel::published_word).signal(number));
+          sync::timeline_writer(now().memory.page(), channel::published_timeline).signal(number));
     }
     if (how % 8 > 1) {
       now().table.announce(*what);
@@ -319,7 +319,7 @@ class world {
     if ((steps_.byte() & 1U) != 0) {
       now().table.close();
     }
-    for (std::uint32_t word = 0; word != channel::producer_words; ++word) {
+    for (std::uint32_t word = 0; word != channel::producer_timelines; ++word) {
       sync::timeline_writer(now().memory.page(), word).close(sync::word_kind::ended);
     }
   }

@@ -118,9 +118,9 @@ TEST_F(hostile_producers, cannot_lead_consumers_out_of_the_segment) {
 TEST_F(hostile_producers, cannot_keep_consumers_that_share_work_in_a_loop) {
   auto consumer = channel_consumer::open(other_, "c", {.mode = gpushm::consumer_mode::share});
   spoil_rows();
-  end_at(channel::published_word, 0);
+  end_at(channel::published_timeline, 0);
   for (std::uint32_t entry = 0; entry != channel::max_consumers; ++entry) {
-    end_at(channel::first_given_word + entry, std::uint64_t{1} << 61U);
+    end_at(channel::first_given_timeline + entry, std::uint64_t{1} << 61U);
   }
   EXPECT_EQ(failure_of([&] { static_cast<void>(consumer.next(60s)); }), errc::protocol_error);
 }
@@ -129,7 +129,7 @@ TEST_F(hostile_producers, cannot_keep_consumers_of_the_newest_in_a_loop) {
   auto consumer = channel_consumer::open(other_, "c", {.mode = gpushm::consumer_mode::latest});
   spoil_rows();
   const repeated announcing(
-      [&](std::uint64_t i) { page_.words[channel::announced_word].store(6 + i % 1'000); });
+      [&](std::uint64_t i) { page_.words[channel::announced_timeline].store(6 + i % 1'000); });
   for (int i = 0; i != 20; ++i) {
     const auto failure = failure_of([&] { EXPECT_FALSE(consumer.next(10ms)); });
     EXPECT_EQ(failure.value_or(errc::protocol_error), errc::protocol_error);

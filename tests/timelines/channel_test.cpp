@@ -103,7 +103,7 @@ void publish_claim(gpushm_testing::raw_session& session,
   claim.size_bytes = claim.allocated_bytes = 8;
   claim.backend = gpushm::backend::timeline;
   claim.ticket =
-      gpushm::sync::encode({page, generation, 0, gpushm::channel::first_held_word + held});
+      gpushm::sync::encode({page, generation, 0, gpushm::channel::first_held_timeline + held});
   const auto reply = session.request(claim);
   static_cast<void>(session.request(gpushm::wire::publish{
       gpushm_testing::body_of<gpushm::wire::reserved>(reply)->generation, std::move(metadata)}));
@@ -916,7 +916,7 @@ TEST_F(channels, drop_a_consumer_with_impossible_words) {
     const std::jthread writer([&](const std::stop_token& stop) {
       std::mt19937_64 random(static_cast<std::uint64_t>(attempt));
       while (!stop.stop_requested()) {
-        for (std::uint32_t word = 0; word != gpushm::channel::first_held_word + held; ++word) {
+        for (std::uint32_t word = 0; word != gpushm::channel::first_held_timeline + held; ++word) {
           words.words[word].store(random() >> (random() % 64U));
         }
       }

@@ -16,9 +16,9 @@
 namespace {
 
 using gpushm::client_detail::mapped_page;
-using gpushm::client_detail::own_words;
+using gpushm::client_detail::mapped_place;
 using gpushm::client_detail::place_follower;
-using gpushm::client_detail::word_place;
+using gpushm::client_detail::timeline_range;
 using gpushm::sync::condition;
 using gpushm::sync::wait_result;
 using gpushm::sync::word_kind;
@@ -33,14 +33,15 @@ class place_followers : public testing::Test {
     return std::make_shared<mapped_page>(file.get(), true, nullptr);
   }
   /// Another word of the page, with this value.
-  [[nodiscard]] std::shared_ptr<const word_place> place(std::uint64_t value) {
-    auto result = std::make_shared<const word_place>(nullptr, own_words{page_, next_word_++});
+  [[nodiscard]] std::shared_ptr<const mapped_place> place(std::uint64_t value) {
+    auto result =
+        std::make_shared<const mapped_place>(nullptr, timeline_range{page_, next_timeline_++});
     result->writer().reset(value);
     return result;
   }
 
   std::shared_ptr<mapped_page> page_ = new_page();
-  std::uint32_t next_word_ = 0;
+  std::uint32_t next_timeline_ = 0;
 };
 
 TEST_F(place_followers, report_a_wait_that_a_hand_over_has_released) {

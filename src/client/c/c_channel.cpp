@@ -13,7 +13,7 @@
 #include "client/channel/channel_names.hpp"
 #include "client/channel/channel_producer.hpp"
 #include "client/channel/channel_status.hpp"
-#include "client/timeline/word_poller.hpp"
+#include "client/timeline/timeline_poller.hpp"
 #include "gpushm/channel.h"
 
 using gpushm::base::bytes_in;
@@ -35,7 +35,7 @@ using gpushm::client_detail::read_channel_status;
 using gpushm::client_detail::taken_item;
 using gpushm::client_detail::token_of;
 using gpushm::client_detail::usable_timelines;
-using gpushm::client_detail::watched_word;
+using gpushm::client_detail::watched_timeline;
 using gpushm::cuda::CUstream;
 using std::chrono::milliseconds;
 namespace channel = gpushm::channel;
@@ -107,7 +107,7 @@ gpushm_errc acquire(gpushm_producer* producer,
 
 /// Adds the watch of a call that has not waited; `is_done`: it has a result.
 gpushm_progress progress_of(bool is_done,
-                            std::optional<watched_word>& missing,
+                            std::optional<watched_timeline>& missing,
                             gpushm_poller* poller,
                             std::uint64_t key,
                             const gpushm_stop* stop) {
@@ -133,7 +133,7 @@ gpushm_errc watch_slot(gpushm_producer* producer,
     gpushm_slot*& result = out(slot, "acquire");
     gpushm_progress& found = out(progress, "acquire");
     static_cast<void>(filled_poller(poller));
-    std::optional<watched_word> missing;
+    std::optional<watched_timeline> missing;
     const auto got = named(from->name(), [&] { return from->try_acquire(on, missing); });
     result = got ? static_cast<gpushm_slot*>(got->handle) : nullptr;
     found = progress_of(got != nullptr, missing, poller, key, stop);
@@ -365,7 +365,7 @@ gpushm_errc gpushm_consumer_watch(gpushm_consumer* consumer,
     gpushm_item*& result = out(item, "next");
     gpushm_progress& found = out(progress, "next");
     static_cast<void>(filled_poller(poller));
-    std::optional<watched_word> missing;
+    std::optional<watched_timeline> missing;
     const auto got = named(from->name(), [&] { return from->try_next(missing); });
     result = got ? static_cast<gpushm_item*>(got->handle) : nullptr;
     found = progress_of(got != nullptr, missing, poller, key, stop);

@@ -30,10 +30,10 @@ using gpushm::base::throw_invalid;
 using gpushm::base::timeout_in;
 using gpushm::client_detail::filled_poller;
 using gpushm::client_detail::filled_timeline;
+using gpushm::client_detail::timeline_poller;
 using gpushm::client_detail::token_of;
 using gpushm::client_detail::usable_timelines;
-using gpushm::client_detail::watched_word;
-using gpushm::client_detail::word_poller;
+using gpushm::client_detail::watched_timeline;
 using gpushm::cuda::CUstream;
 using std::chrono::milliseconds;
 
@@ -239,7 +239,7 @@ gpushm_errc gpushm_poller_create(gpushm_poller** poller) {
   return c_call([&] {
     gpushm_poller*& result = out(poller, "create");
     auto made = std::make_unique<gpushm_poller>();
-    made->impl = std::make_shared<word_poller>();
+    made->impl = std::make_shared<timeline_poller>();
     result = made.release();
   });
 }
@@ -254,7 +254,7 @@ void gpushm_poller_free(gpushm_poller* poller) {
 gpushm_errc gpushm_poller_wait(
     gpushm_poller* poller, int64_t timeout_ms, uint64_t* keys, size_t capacity, size_t* count) {
   return c_call([&] {
-    word_poller& by = filled_poller(poller);
+    timeline_poller& by = filled_poller(poller);
     size_t& result = out(count, "wait");
     if (keys == nullptr || capacity == 0) {
       throw_invalid("wait", "there is no room for keys", "pass an array of at least one key");
@@ -266,7 +266,7 @@ gpushm_errc gpushm_poller_wait(
 
 gpushm_errc gpushm_poller_wake(gpushm_poller* poller) {
   return c_call([&] {
-    word_poller& by = filled_poller(poller);
+    timeline_poller& by = filled_poller(poller);
     by.check_usable("wake");
     by.wake();
   });
@@ -284,9 +284,9 @@ gpushm_errc gpushm_timeline_watch(const gpushm_timeline* timeline,
                                   gpushm_progress* progress) {
   return c_call([&] {
     const auto& on = filled_timeline(timeline);
-    word_poller& by = filled_poller(poller);
+    timeline_poller& by = filled_poller(poller);
     gpushm_progress& found = out(progress, "wait");
-    std::optional<watched_word> missing;
+    std::optional<watched_timeline> missing;
     found = on.try_wait(value, missing) ? GPUSHM_PROGRESS_DONE : GPUSHM_PROGRESS_BLOCKS;
     if (missing) {
       by.watch(key, std::move(*missing), token_of(stop));

@@ -59,14 +59,14 @@ void check_options(std::string_view name, const channel_producer::options& wante
 
 /// What a consumer has said about itself; false: not possible.
 bool describe_consumer(const std::optional<channel_claim>& claim,
-                       std::uint32_t words,
+                       std::uint32_t range,
                        channel::member& into) {
   using channel::consumer_mode;
-  if (!claim || words < channel::first_held_word) {
+  if (!claim || range < channel::first_held_timeline) {
     return false;
   }
   into.mode = claim->mode;
-  into.held = words - channel::first_held_word;
+  into.held = range - channel::first_held_timeline;
   into.depth = claim->depth;
   return into.mode == consumer_mode::share
              ? into.held == 0 && into.depth != 0 && into.depth <= channel::max_held
@@ -142,8 +142,8 @@ std::shared_ptr<segment_lease> channel_producer::reserve_name(
     std::chrono::steady_clock::time_point deadline, const std::stop_token& stop) const {
   for (;;) {
     try {
-      return timelines_->reserve_words(
-          names::producer(name_), {page_, 0}, channel::producer_words, deadline, stop);
+      return timelines_->reserve_timelines(
+          names::producer(name_), {page_, 0}, channel::producer_timelines, deadline, stop);
     } catch (const error& why) {
       if (why.code() != errc::already_exists || stop.stop_requested() ||
           std::chrono::steady_clock::now() >= deadline || !has_ended_producer()) {
@@ -157,11 +157,11 @@ std::shared_ptr<segment_lease> channel_producer::reserve_name(
 /// Whether the producer that has the name, if there is one, has stored its last word.
 bool channel_producer::has_ended_producer() const {
   try {
-    const auto found = timelines_->open_words(names::producer(name_), 0, {});
-    return sync::is_terminal(
-        sync::timeline_reader(found.words.page->page(), found.words.first + channel::announced_word)
-            .read()
-            .word);
+    const auto found = timelines_->open_timelines(names::producer(name_), 0, {});
+    return sync::is_terminal(sync::timeline_reader(found.range.page->page(),
+                                                   found.range.first + channel::announced_timeline)
+                                 .read()
+                                 .word);
   } catch (const error& why) {
     // Its name is free by now, or has a producer that is about to publish it.
     return base::has_gone(why);
@@ -170,8 +170,8 @@ bool channel_producer::has_ended_producer() const {
 
 /// The table has set the word: nobody else stores a value there from now on.
 void channel_producer::begin_publishing() {
-  const sync::timeline_writer word(page_->own_page(), channel::published_word);
-  published_.emplace(word, word.reader().read().value().value_or(0));
+  const sync::timeline_writer timeline(page_->own_page(), channel::published_timeline);
+  published_.emplace(timeline, timeline.reader().read().value().value_or(0));
 }
 
 /// Throws size_mismatch if there are other slots than those that this producer wants.
@@ -233,9 +233,9 @@ channel_producer::former_producer channel_producer::find_former(
 void channel_producer::await_end(const channel::table_view& last,
                                  const std::stop_token& stop) const {
   // It has no name any more, so it is behind the fence: the broker ends its words now.
-  for (const std::uint32_t word : {channel::announced_word, channel::published_word}) {
-    const auto result =
-        sync::wait(last.word(word), sync::max_value, timelines_->client().request_deadline(), stop);
+  for (const std::uint32_t timeline : {channel::announced_timeline, channel::published_timeline}) {
+    const auto result = sync::wait(
+        last.timeline(timeline), sync::max_value, timelines_->client().request_deadline(), stop);
     if (result == wait_result::stopped) {
       throw cancelled({"create", name_});
     }
@@ -278,12 +278,12 @@ void channel_producer::keep_workers_of(const channel::table_view& dead,
       continue;
     }
     try {
-      auto opened = timelines_->open_words(each.name, each.generation, {});
+      auto opened = timelines_->open_timelines(each.name, each.generation, {});
       const auto claim = decode_claim(opened.lease->metadata());
       if (claim && claim->mode == channel::consumer_mode::share) {
         const std::lock_guard lock(mutex_);
         lingering_.insert_or_assign(each.generation,
-                                    consumer{std::move(opened.lease), std::move(opened.words)});
+                                    consumer{std::move(opened.lease), std::move(opened.range)});
       }
     } catch (const error& why) {
       base::log(log_level::debug, why.what());  // it has left
@@ -295,8 +295,9 @@ void channel_producer::keep_workers_of(const channel::table_view& dead,
 
 /// Whether it belongs to a producer that has closed the channel: it gets nothing of this one.
 bool channel_producer::has_ended(const channel::member& which) const {
-  return sync::is_terminal(which.word(channel::taken_word).read().word) ||
-         (former_page_ != 0 && which.word(channel::attached_word).read().word == former_page_);
+  return sync::is_terminal(which.timeline(channel::taken_timeline).read().word) ||
+         (former_page_ != 0 &&
+          which.timeline(channel::attached_timeline).read().word == former_page_);
 }
 
 /// A claim names the producer whose words and slots its consumer has open; another one may admit it
@@ -313,7 +314,7 @@ bool channel_producer::is_for_this(const channel_claim& claim, const channel::me
   if (!former.table) {
     return false;
   }
-  const std::uint64_t attached = which.word(channel::attached_word).read().word;
+  const std::uint64_t attached = which.timeline(channel::attached_timeline).read().word;
   const std::uint64_t current = attached != 0 ? attached : claim.producer;
   return !former.table->closed() || current != former.page->lease().info().generation;
 }
@@ -326,12 +327,12 @@ void channel_producer::admit(const std::string& name, std::uint64_t generation) 
         return;
       }
     }
-    auto opened = timelines_->open_words(name, generation, {});
+    auto opened = timelines_->open_timelines(name, generation, {});
     const auto claim = decode_claim(opened.lease->metadata());
     channel::member joined;
     joined.id = generation;
-    joined.page = &opened.words.page->page();
-    joined.first_word = opened.words.first;
+    joined.page = &opened.range.page->page();
+    joined.first_timeline = opened.range.first;
     const bool is_valid = describe_consumer(claim, opened.count, joined);
     if (is_valid && !is_for_this(*claim, joined)) {
       return;
@@ -351,11 +352,12 @@ void channel_producer::admit(const std::string& name, std::uint64_t generation) 
       return;
     }
     consumers_.insert_or_assign(generation,
-                                consumer{std::move(opened.lease), std::move(opened.words)});
+                                consumer{std::move(opened.lease), std::move(opened.range)});
     table_->add(joined);
     if (consumers_.size() >= many_consumers) {
-      for (const std::uint32_t word : {channel::announced_word, channel::published_word}) {
-        sync::timeline_writer(page_->own_page(), word).expect_many();
+      for (const std::uint32_t timeline :
+           {channel::announced_timeline, channel::published_timeline}) {
+        sync::timeline_writer(page_->own_page(), timeline).expect_many();
       }
     }
   } catch (const std::exception& why) {  // it has left meanwhile, or cannot be opened

@@ -27,7 +27,7 @@ using sync::word_kind;
 
 channel_consumer::~channel_consumer() {
   if (base::is_forked_child_of(forks_)) {
-    leak(words_.page);
+    leak(range_.page);
     leak(claim_);
     leak(producer_lease_);
     leak(producer_page_);
@@ -56,7 +56,7 @@ void channel_consumer::close() noexcept {
   for (const auto& each : items) {
     handle_table<taken_item>::of_process().remove(each->handle);
   }
-  if (!words_.page || !claim_) {
+  if (!range_.page || !claim_) {
     return;  // it has never joined
   }
   // A call that takes an item ends soon; the last request to the broker has a deadline.
@@ -66,21 +66,21 @@ void channel_consumer::close() noexcept {
               "channel \"" + name_ +
                   "\": closed before a stream has released what it was given; the producer waits "
                   "until this process ends (synchronize the stream before closing the consumer)");
-    timelines_->pages().keep(words_.page);
+    timelines_->pages().keep(range_.page);
     timelines_->pages().keep(producer_page_);
     leak(claim_);
     return;
   }
-  timelines_->pages().end(words_, word_count_, *claim_);
+  timelines_->pages().end(range_, timeline_count_, *claim_);
 }
 
 bool channel_consumer::is_newest_held_by_stream() const {
   const std::lock_guard lock(mutex_);
-  for (std::uint32_t i = channel::first_held_word; i != word_count_; ++i) {
-    const std::uint32_t word = words_.first + i;
-    if (words_.page->page().words[word].load(std::memory_order_acquire) != 0 &&
+  for (std::uint32_t i = channel::first_held_timeline; i != timeline_count_; ++i) {
+    const std::uint32_t timeline = range_.first + i;
+    if (range_.page->page().words[timeline].load(std::memory_order_acquire) != 0 &&
         std::none_of(held_.begin(), held_.end(), [&](const auto& each) {
-          return each->what.held_word == word;
+          return each->what.held_timeline == timeline;
         })) {
       return true;
     }
@@ -98,7 +98,7 @@ bool channel_consumer::await_releases(time_point until, const std::stop_token& s
     last = released_->last_value();
   }
   if (options_.mode != consumer_mode::latest) {
-    return sync::wait(own_word(channel::released_word).reader(), last, until, stop) ==
+    return sync::wait(own_timeline(channel::released_timeline).reader(), last, until, stop) ==
            wait_result::reached;
   }
   while (is_newest_held_by_stream()) {
@@ -143,12 +143,12 @@ void channel_consumer::check_held(const taken_item& item, std::string_view opera
   }
 }
 
-sync::timeline_writer channel_consumer::own_word(std::uint32_t index) const {
-  return {words_.page->own_page(), words_.first + index};
+sync::timeline_writer channel_consumer::own_timeline(std::uint32_t index) const {
+  return {range_.page->own_page(), range_.first + index};
 }
 
-CUdeviceptr channel_consumer::own_address(std::uint32_t word, CUstream stream) const {
-  return words_.page->for_streams().address_for(stream, word, "release", name_);
+CUdeviceptr channel_consumer::own_address(std::uint32_t timeline, CUstream stream) const {
+  return range_.page->for_streams().address_for(stream, timeline, "release", name_);
 }
 
 // ---- taking items ----
@@ -160,7 +160,7 @@ void channel_consumer::note_last_producer() {
   if (!table_->is_attached()) {
     return;
   }
-  const sync::reading published = table_->producer().word(channel::published_word).read();
+  const sync::reading published = table_->producer().timeline(channel::published_timeline).read();
   if (published.kind() != word_kind::value && published.value() < on_streams_) {
     lost_ = producer_pid();
     on_streams_ = 0;  // reported once
@@ -175,15 +175,16 @@ bool channel_consumer::wait_for_items(consumer_table::outcome why,
     case consumer_table::outcome::taken:
       return true;
     case consumer_table::outcome::not_yet:
-      return sync::wait(table_->producer().word(table_->next_word()),
+      return sync::wait(table_->producer().timeline(table_->next_timeline()),
                         table_->next_number(),
                         until,
                         stop) != wait_result::timed_out &&
              !stop.stop_requested();
     case consumer_table::outcome::ending:
-      return sync::wait(
-                 table_->producer().word(channel::published_word), sync::max_value, until, stop) !=
-                 wait_result::timed_out &&
+      return sync::wait(table_->producer().timeline(channel::published_timeline),
+                        sync::max_value,
+                        until,
+                        stop) != wait_result::timed_out &&
              !stop.stop_requested();
     case consumer_table::outcome::full:
       if (const std::lock_guard lock(mutex_); held_.size() >= options_.held) {
@@ -199,7 +200,7 @@ bool channel_consumer::wait_for_items(consumer_table::outcome why,
       if (table_->producer().closed()) {
         ended_ = true;
         // A next producer does not wait for this consumer: it has other slots.
-        own_word(channel::taken_word).close(word_kind::ended);
+        own_timeline(channel::taken_timeline).close(word_kind::ended);
         return false;
       }
       note_last_producer();
@@ -265,21 +266,21 @@ bool channel_consumer::wait_until_complete(where on,
                                            const table_item& taken,
                                            time_point until,
                                            const std::stop_token& stop) {
-  const sync::timeline_reader published = table_->producer().word(channel::published_word);
+  const sync::timeline_reader published = table_->producer().timeline(channel::published_timeline);
   if (sync::try_wait(published, taken.number) == wait_result::reached) {
     return true;
   }
   if (on) {
     auto counted = await_stream_turn(*on,
                                      producer_page_,
-                                     channel::published_word,
+                                     channel::published_timeline,
                                      taken.number,
                                      base::time_left(until),
                                      name_,
                                      stop);
     streams::enqueue_wait(
         *on,
-        producer_page_->for_streams().address_for(*on, channel::published_word, "next", name_),
+        producer_page_->for_streams().address_for(*on, channel::published_timeline, "next", name_),
         taken.number,
         name_);
     counted.commit();
@@ -324,15 +325,15 @@ void channel_consumer::begin_next() {
   }
 }
 
-std::shared_ptr<taken_item> channel_consumer::try_next(std::optional<watched_word>& missing) {
+std::shared_ptr<taken_item> channel_consumer::try_next(std::optional<watched_timeline>& missing) {
   check_usable("next");
   begin_next();
   const auto turn = turn_.take(steady_clock::now(), {});
   if (!turn || ended_) {
     return nullptr;
   }
-  const auto watch = [&](std::uint32_t word, std::uint64_t value) {
-    missing.emplace(watched_word{table_->producer().word(word), value, producer_page_});
+  const auto watch = [&](std::uint32_t timeline, std::uint64_t value) {
+    missing.emplace(watched_timeline{table_->producer().timeline(timeline), value, producer_page_});
   };
   if (!pending_) {
     table_item taken;
@@ -341,16 +342,16 @@ std::shared_ptr<taken_item> channel_consumer::try_next(std::optional<watched_wor
         pending_ = taken;
         break;
       case consumer_table::outcome::not_yet:
-        watch(table_->next_word(), table_->next_number());
+        watch(table_->next_timeline(), table_->next_number());
         return nullptr;
       case consumer_table::outcome::ending:
-        watch(channel::published_word, sync::max_value);
+        watch(channel::published_timeline, sync::max_value);
         return nullptr;
       default:
         return nullptr;
     }
   }
-  const sync::timeline_reader published = table_->producer().word(channel::published_word);
+  const sync::timeline_reader published = table_->producer().timeline(channel::published_timeline);
   const std::uint64_t number = pending_->number;
   switch (sync::try_wait(published, number)) {
     case wait_result::reached: {
@@ -359,7 +360,7 @@ std::shared_ptr<taken_item> channel_consumer::try_next(std::optional<watched_wor
       return result;
     }
     case wait_result::timed_out:
-      watch(channel::published_word, number);
+      watch(channel::published_timeline, number);
       return nullptr;
     default:
       return nullptr;
@@ -399,14 +400,14 @@ std::shared_ptr<taken_item> channel_consumer::next(where on,
       pending_ = *taken;
       throw;
     }
-    const auto published = table_->producer().word(channel::published_word).read();
+    const auto published = table_->producer().timeline(channel::published_timeline).read();
     if (published.kind() == word_kind::value) {
       pending_ = *taken;
       return nullptr;
     }
     // The producer died before it was complete: give it back, and look for what comes next.
     if (options_.mode == consumer_mode::latest) {
-      words_.page->own_page().words[taken->held_word].store(0, std::memory_order_seq_cst);
+      range_.page->own_page().words[taken->held_timeline].store(0, std::memory_order_seq_cst);
     }
     if (steady_clock::now() >= until || stops.token().stop_requested()) {
       return nullptr;
@@ -428,7 +429,7 @@ gpushm_item_info channel_consumer::info_of(const taken_item& item) const {
   result.metadata_size = item.what.metadata_bytes;
   result.index = item.what.slot;
   result.on_stream = item.on.has_value();
-  const sync::timeline_reader published(item.producer->page(), channel::published_word);
+  const sync::timeline_reader published(item.producer->page(), channel::published_timeline);
   result.is_complete =
       !result.on_stream || sync::try_wait(published, item.what.number) == wait_result::reached;
   return result;
@@ -447,14 +448,14 @@ void channel_consumer::wait_on(const taken_item& item, CUstream stream) const {
     const std::lock_guard lock(mutex_);
     check_held(item, "wait");
   }
-  const sync::timeline_reader published(item.producer->page(), channel::published_word);
+  const sync::timeline_reader published(item.producer->page(), channel::published_timeline);
   if (sync::try_wait(published, item.what.number) == wait_result::reached) {
     return;
   }
   const CUdeviceptr address =
-      item.producer->for_streams().address_for(stream, channel::published_word, "wait", name_);
+      item.producer->for_streams().address_for(stream, channel::published_timeline, "wait", name_);
   auto counted = await_stream_turn(
-      stream, item.producer, channel::published_word, item.what.number, close_limit, name_);
+      stream, item.producer, channel::published_timeline, item.what.number, close_limit, name_);
   streams::enqueue_wait(stream, address, item.what.number, name_);
   counted.commit();
 }
@@ -477,10 +478,10 @@ void channel_consumer::release(taken_item& item, where on) {
 /// Each item has a word of its own.
 void channel_consumer::release_newest(const taken_item& item, where on) {
   if (on) {
-    streams::enqueue_signal(*on, own_address(item.what.held_word, *on), 0, name_);
+    streams::enqueue_signal(*on, own_address(item.what.held_timeline, *on), 0, name_);
     streams_release_ = true;
   } else {
-    words_.page->own_page().words[item.what.held_word].store(0, std::memory_order_seq_cst);
+    range_.page->own_page().words[item.what.held_timeline].store(0, std::memory_order_seq_cst);
   }
   std::erase_if(held_, [&](const auto& each) { return each.get() == &item; });
 }
@@ -511,7 +512,7 @@ void channel_consumer::store_released(where on,
       value,
       points,
       [this](CUstream stream) {
-        return own_address(words_.first + channel::released_word, stream);
+        return own_address(range_.first + channel::released_timeline, stream);
       },
       "release",
       name_);

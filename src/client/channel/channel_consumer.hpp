@@ -18,8 +18,8 @@
 #include "channel/consumer_table.hpp"
 #include "client/channel/call_turn.hpp"
 #include "client/channel/handle_table.hpp"
+#include "client/timeline/timeline_poller.hpp"
 #include "client/timeline/timelines.hpp"
-#include "client/timeline/word_poller.hpp"
 #include "gpu/streams/event.hpp"
 #include "gpu/streams/ordered_stores.hpp"
 #include "gpushm/channel.h"
@@ -80,7 +80,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
                                                  std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop);
   /// As `next` for the CPU, without waiting. Null without `missing`: only `next` can tell.
-  [[nodiscard]] std::shared_ptr<taken_item> try_next(std::optional<watched_word>& missing);
+  [[nodiscard]] std::shared_ptr<taken_item> try_next(std::optional<watched_timeline>& missing);
   [[nodiscard]] gpushm_item_info info_of(const taken_item& item) const;
   /// A handle of its own of the slots' segment.
   [[nodiscard]] gpushm_segment* memory_of(const taken_item& item) const;
@@ -101,7 +101,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
 
   // channel_membership.cpp: called by the constructor, and in `next`'s turn.
   void join_any(const patience& until, const std::stop_token& stop);
-  [[nodiscard]] bool join(opened_words producer, time_point until, const std::stop_token& stop);
+  [[nodiscard]] bool join(opened_timelines producer, time_point until, const std::stop_token& stop);
   [[nodiscard]] bool join_next_producer(const patience& until, const std::stop_token& stop);
   [[nodiscard]] bool go_on(const patience& until, const std::stop_token& stop);
   enum class attachment : std::uint8_t {
@@ -113,9 +113,9 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   /// Throws if it was refused. `first`: the producer's words, if they are open.
   [[nodiscard]] attachment attach(const patience& until,
                                   const std::stop_token& stop,
-                                  opened_words first);
-  [[nodiscard]] std::optional<opened_words> next_producer(time_point until,
-                                                          const std::stop_token& stop);
+                                  opened_timelines first);
+  [[nodiscard]] std::optional<opened_timelines> next_producer(time_point until,
+                                                              const std::stop_token& stop);
   struct admission {
     attachment outcome = attachment::not_in_time;
     std::uint64_t start = 0;  ///< the first item, if `done`
@@ -126,7 +126,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
                                           time_point until,
                                           const std::stop_token& stop) const;
   [[nodiscard]] bool adopt(const channel::table_view& producer,
-                           opened_words opened,
+                           opened_timelines opened,
                            const admission& admitted);
   [[nodiscard]] std::shared_ptr<mapped_page> next_page() const;
   void open_slots(const channel::table_view& producer);
@@ -160,8 +160,8 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   [[nodiscard]] bool await_releases(time_point until, const std::stop_token& stop) const;
   [[nodiscard]] bool is_newest_held_by_stream() const;
   void forget_former_slots();
-  [[nodiscard]] sync::timeline_writer own_word(std::uint32_t index) const;
-  [[nodiscard]] cuda::CUdeviceptr own_address(std::uint32_t word, cuda::CUstream stream) const;
+  [[nodiscard]] sync::timeline_writer own_timeline(std::uint32_t index) const;
+  [[nodiscard]] cuda::CUdeviceptr own_address(std::uint32_t timeline, cuda::CUstream stream) const;
 
   /// As the broker sees it. In the turn, or with the lock held.
   [[nodiscard]] std::int32_t producer_pid() const;
@@ -169,9 +169,9 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   std::shared_ptr<timelines> timelines_;  // destroyed last
   const std::string name_;
   const options options_;
-  const std::uint32_t word_count_;
+  const std::uint32_t timeline_count_;
   const std::uint64_t forks_ = fork_count();
-  own_words words_;
+  timeline_range range_;
   std::shared_ptr<segment_lease> claim_;
   std::shared_ptr<segment_lease> producer_lease_;
   std::shared_ptr<mapped_page> producer_page_;

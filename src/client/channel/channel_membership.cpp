@@ -40,8 +40,8 @@ channel_consumer::channel_consumer(std::shared_ptr<timelines> timelines,
     : timelines_(std::move(timelines)),
       name_(name),
       options_(wanted),
-      word_count_(channel::first_held_word +
-                  (wanted.mode == consumer_mode::latest ? wanted.held : 0)) {
+      timeline_count_(channel::first_held_timeline +
+                      (wanted.mode == consumer_mode::latest ? wanted.held : 0)) {
   timelines_->client().check_usable("open", name);
   names::check("open", name);
   if (wanted.held > channel::max_held) {
@@ -61,10 +61,10 @@ void channel_consumer::join_any(const patience& until, const std::stop_token& st
     open_options waiting;
     waiting.timeout = base::time_left(until.for_producer);
     waiting.stop = stop;
-    opened_words producer;
+    opened_timelines producer;
     try {
       // The name first: nothing is left behind if there is no such channel.
-      producer = timelines_->open_words(names::producer(name_), 0, waiting);
+      producer = timelines_->open_timelines(names::producer(name_), 0, waiting);
     } catch (const error& why) {
       // A producer that has just ended leaves its name for a moment longer than its page.
       if (!has_gone(why) || steady_clock::now() >= until.for_producer) {
@@ -82,9 +82,9 @@ void channel_consumer::join_any(const patience& until, const std::stop_token& st
 
 namespace {
 
-std::optional<channel::table_view> table_of(const opened_words& producer) {
-  const auto& page = *producer.words.page;
-  return producer.words.first == 0 ? table_in(page) : std::nullopt;
+std::optional<channel::table_view> table_of(const opened_timelines& producer) {
+  const auto& page = *producer.range.page;
+  return producer.range.first == 0 ? table_in(page) : std::nullopt;
 }
 
 }  // namespace
@@ -95,7 +95,7 @@ bool channel_consumer::try_open_slots(const channel::table_view& producer) {
     open_slots(producer);
     return true;
   } catch (const error& why) {
-    if (!has_gone(why) || sync::wait(producer.word(channel::announced_word),
+    if (!has_gone(why) || sync::wait(producer.timeline(channel::announced_timeline),
                                      sync::max_value,
                                      steady_clock::now() + look_again) != wait_result::ended) {
       throw;
@@ -107,7 +107,9 @@ bool channel_consumer::try_open_slots(const channel::table_view& producer) {
 /// `producer`: its words. As soon as it has admitted this consumer, it may publish, end and exit:
 /// so words and slots are opened before, and the claim names this producer, so that no other one
 /// admits it. False: it has ended before.
-bool channel_consumer::join(opened_words producer, time_point until, const std::stop_token& stop) {
+bool channel_consumer::join(opened_timelines producer,
+                            time_point until,
+                            const std::stop_token& stop) {
   const auto table = table_of(producer);
   if (!table) {
     throw invalid_producer("open");
@@ -116,32 +118,32 @@ bool channel_consumer::join(opened_words producer, time_point until, const std::
     return false;
   }
   const auto request_deadline = timelines_->client().request_deadline();
-  const auto words = timelines_->take_words(word_count_, request_deadline);
+  const auto range = timelines_->take_timelines(timeline_count_, request_deadline);
   {
     const std::lock_guard lock(mutex_);
-    words_ = words;
-    for (std::uint32_t i = 0; i != word_count_; ++i) {
-      own_word(i).reset(0);
+    range_ = range;
+    for (std::uint32_t i = 0; i != timeline_count_; ++i) {
+      own_timeline(i).reset(0);
     }
-    table_.emplace(words_.page->own_page(),
-                   words_.first,
+    table_.emplace(range_.page->own_page(),
+                   range_.first,
                    options_.mode,
-                   word_count_ - channel::first_held_word);
+                   timeline_count_ - channel::first_held_timeline);
   }
   try {
-    claim_ = timelines_->reserve_words(
-        unique_name(names::consumers(name_)), words_, word_count_, request_deadline);
+    claim_ = timelines_->reserve_timelines(
+        unique_name(names::consumers(name_)), range_, timeline_count_, request_deadline);
   } catch (...) {
-    timelines_->pages().give_back(words_, word_count_);
+    timelines_->pages().give_back(range_, timeline_count_);
     throw;
   }
   try {
     const channel_claim claim{
-        options_.mode, options_.held, producer.words.page->lease().info().generation};
+        options_.mode, options_.held, producer.range.page->lease().info().generation};
     claim_->publish(encode(claim), "open", request_deadline);
     const attachment found = attach({until, until}, stop, std::move(producer));
     if (found == attachment::producer_has_ended) {
-      timelines_->pages().end(words_, word_count_, *claim_);
+      timelines_->pages().end(range_, timeline_count_, *claim_);
       return false;
     }
     if (found != attachment::done) {
@@ -152,7 +154,7 @@ bool channel_consumer::join(opened_words producer, time_point until, const std::
                   "see whether its process is stopped, or allow more time");
     }
   } catch (...) {
-    timelines_->pages().end(words_, word_count_, *claim_);
+    timelines_->pages().end(range_, timeline_count_, *claim_);
     throw;
   }
   return true;
@@ -187,20 +189,20 @@ std::shared_ptr<mapped_page> channel_consumer::next_page() const {
 }
 
 /// The words of the producer after that of this consumer; nullopt if there is none in time.
-std::optional<opened_words> channel_consumer::next_producer(time_point until,
-                                                            const std::stop_token& stop) {
+std::optional<opened_timelines> channel_consumer::next_producer(time_point until,
+                                                                const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     const milliseconds left = base::time_left(until);
     try {
-      opened_words opened;
-      opened.words.page = next_page();
-      if (opened.words.page) {
+      opened_timelines opened;
+      opened.range.page = next_page();
+      if (opened.range.page) {
         return opened;
       }
       open_options waiting;
       waiting.timeout = std::min<milliseconds>(left, look_for_pages);
       waiting.stop = stop;
-      return timelines_->open_words(names::producer(name_), 0, waiting);
+      return timelines_->open_timelines(names::producer(name_), 0, waiting);
     } catch (const error& why) {
       const bool may_come = has_gone(why);
       if (why.code() == errc::cancelled || (may_come && left <= milliseconds(0))) {
@@ -222,7 +224,7 @@ channel_consumer::admission channel_consumer::await_admission(const channel::tab
                                                               time_point until,
                                                               const std::stop_token& stop) const {
   const std::uint64_t own = claim_->info().generation;
-  const sync::timeline_reader changes = producer.word(channel::members_word);
+  const sync::timeline_reader changes = producer.timeline(channel::consumers_timeline);
   for (;;) {
     const std::uint64_t seen = changes.read().word;
     const auto entry = producer.entry_of(own);
@@ -260,7 +262,7 @@ channel_consumer::admission channel_consumer::await_admission(const channel::tab
 
 /// Makes an admitting producer this consumer's. Returns false if its slots have gone: it has ended.
 bool channel_consumer::adopt(const channel::table_view& producer,
-                             opened_words opened,
+                             opened_timelines opened,
                              const admission& admitted) {
   if (!try_open_slots(producer)) {
     return false;
@@ -269,14 +271,14 @@ bool channel_consumer::adopt(const channel::table_view& producer,
   if (!checked) {
     throw invalid_producer("open");
   }
-  const std::uint64_t page = opened.words.page->lease().info().generation;
+  const std::uint64_t page = opened.range.page->lease().info().generation;
   const std::lock_guard lock(mutex_);
   producer_lease_ = std::move(opened.lease);
-  producer_page_ = std::move(opened.words.page);
+  producer_page_ = std::move(opened.range.page);
   const bool is_first = !table_->is_attached();
   table_->attach(*checked, admitted.start, admitted.entry, page);
   if (is_first) {
-    released_ = std::make_unique<streams::ordered_stores>(own_word(channel::released_word),
+    released_ = std::make_unique<streams::ordered_stores>(own_timeline(channel::released_timeline),
                                                           admitted.start - 1);
     expected_ = admitted.start;
   }
@@ -286,19 +288,19 @@ bool channel_consumer::adopt(const channel::table_view& producer,
 /// `first`: only of this producer. Otherwise: of the next one after that of this consumer.
 channel_consumer::attachment channel_consumer::attach(const patience& until,
                                                       const std::stop_token& stop,
-                                                      opened_words first) {
-  const bool has_first = first.words.page != nullptr;
+                                                      opened_timelines first) {
+  const bool has_first = first.range.page != nullptr;
   for (bool is_first = has_first; !stop.stop_requested(); is_first = false) {
     auto opened =
         is_first ? std::optional(std::move(first)) : next_producer(until.for_producer, stop);
     if (!opened) {
       return attachment::not_in_time;
     }
-    const auto view = opened->words.first == 0 ? table_in(*opened->words.page) : std::nullopt;
+    const auto view = opened->range.first == 0 ? table_in(*opened->range.page) : std::nullopt;
     if (!view) {
       throw invalid_producer("open");
     }
-    const std::uint64_t producer = opened->words.page->lease().info().generation;
+    const std::uint64_t producer = opened->range.page->lease().info().generation;
     if (!has_first && doubtful_.producer != producer) {
       doubtful_ = {producer, steady_clock::now()};
     }
@@ -371,14 +373,14 @@ bool channel_consumer::join_next_producer(const patience& until, const std::stop
     return false;
   }
   std::unique_lock lock(mutex_);
-  const auto words = words_;
+  const auto range = range_;
   const auto claim = claim_;
   const auto table = table_;
   auto released = std::move(released_);
   lock.unlock();
   const auto restore = [&] {
     const std::lock_guard relock(mutex_);
-    words_ = words;
+    range_ = range;
     claim_ = claim;
     table_.reset();
     table_.emplace(*table);
@@ -396,7 +398,7 @@ bool channel_consumer::join_next_producer(const patience& until, const std::stop
     restore();
     throw;
   }
-  timelines_->pages().end(words, word_count_, *claim);
+  timelines_->pages().end(range, timeline_count_, *claim);
   lock.lock();
   streams_release_ = false;
   on_streams_ = 0;

@@ -82,16 +82,16 @@ void channel_producer::close() noexcept {
     // A stream still uses these.
     timelines_->pages().keep(std::move(page_));
     for (auto& each : retired_) {
-      timelines_->pages().keep(std::move(each.who.words.page));
+      timelines_->pages().keep(std::move(each.who.range.page));
     }
     for (auto& each : consumers_) {
-      timelines_->pages().keep(std::move(each.second.words.page));
+      timelines_->pages().keep(std::move(each.second.range.page));
     }
     return;
   }
   table_->close();
-  for (std::uint32_t word = 0; word != channel::producer_words; ++word) {
-    sync::timeline_writer(page_->own_page(), word).close(word_kind::ended);
+  for (std::uint32_t timeline = 0; timeline != channel::producer_timelines; ++timeline) {
+    sync::timeline_writer(page_->own_page(), timeline).close(word_kind::ended);
   }
   claim_.reset();
   if (!await_members()) {
@@ -115,7 +115,8 @@ bool channel_producer::await_members() const {
   const auto& all = table_->members();
   return std::all_of(all.begin(), all.end(), [&](const channel::member& each) {
     return each.mode == channel::consumer_mode::share ||
-           sync::wait(each.word(channel::attached_word), own, until) != wait_result::timed_out;
+           sync::wait(each.timeline(channel::attached_timeline), own, until) !=
+               wait_result::timed_out;
   });
 }
 
@@ -158,7 +159,8 @@ void channel_producer::drop_gone() {
   std::vector<std::uint64_t> ended;
   std::vector<std::uint64_t> invalid;
   for (const channel::member& each : table_->members()) {
-    if (sync::is_terminal(each.word(channel::released_word).read().word) || has_ended(each)) {
+    if (sync::is_terminal(each.timeline(channel::released_timeline).read().word) ||
+        has_ended(each)) {
       ended.push_back(each.id);
     } else if (each.mode != channel::consumer_mode::latest && !table_->is_plausible(each)) {
       invalid.push_back(each.id);
@@ -166,9 +168,9 @@ void channel_producer::drop_gone() {
   }
   std::for_each(ended.begin(), ended.end(), [&](std::uint64_t id) { drop(id); });
   std::erase_if(lingering_, [](const auto& each) {
-    const own_words& words = each.second.words;
+    const timeline_range& range = each.second.range;
     return sync::is_terminal(
-        sync::timeline_reader(words.page->page(), words.first + channel::released_word)
+        sync::timeline_reader(range.page->page(), range.first + channel::released_timeline)
             .read()
             .word);
   });
@@ -179,7 +181,7 @@ void channel_producer::drop_gone() {
   }
   if (!retired_.empty()) {
     const auto published =
-        sync::timeline_reader(page_->page(), channel::published_word).read().value();
+        sync::timeline_reader(page_->page(), channel::published_timeline).read().value();
     std::erase_if(retired_, [&](const retired& each) { return published >= each.until; });
   }
 }
@@ -188,11 +190,12 @@ std::optional<channel_producer::obstacle> channel_producer::find_obstacle(
     const std::optional<channel::producer_table::choice>& chosen, where on) const {
   // What items of the previous producer are in may still be read.
   if (chosen && chosen->after <= table_->last_of_dead() && !lingering_.empty()) {
-    const auto& words = lingering_.begin()->second.words;
-    return obstacle{sync::timeline_reader(words.page->page(), words.first + channel::released_word),
-                    sync::max_value,
-                    words.page,
-                    look_again};
+    const auto& range = lingering_.begin()->second.range;
+    return obstacle{
+        sync::timeline_reader(range.page->page(), range.first + channel::released_timeline),
+        sync::max_value,
+        range.page,
+        look_again};
   }
   const auto next = table_->next_obstacle(chosen, on.has_value());
   if (!next) {
@@ -200,11 +203,12 @@ std::optional<channel_producer::obstacle> channel_producer::find_obstacle(
   }
   const auto pause = next->has_alternatives ? look_at_others : look_again;
   if (next->consumer == nullptr) {
-    return obstacle{sync::timeline_reader(page_->page(), next->word), next->value, page_, pause};
+    return obstacle{
+        sync::timeline_reader(page_->page(), next->timeline), next->value, page_, pause};
   }
-  return obstacle{next->consumer->word(next->word),
+  return obstacle{next->consumer->timeline(next->timeline),
                   next->value,
-                  consumers_.at(next->consumer->id).words.page,
+                  consumers_.at(next->consumer->id).range.page,
                   pause};
 }
 
@@ -219,13 +223,16 @@ std::shared_ptr<acquired_slot> channel_producer::acquire(where on,
   return acquire_until(on, base::deadline_after(timeout), stop, nullptr);
 }
 
-std::shared_ptr<acquired_slot> channel_producer::try_acquire(where on,
-                                                             std::optional<watched_word>& missing) {
+std::shared_ptr<acquired_slot> channel_producer::try_acquire(
+    where on, std::optional<watched_timeline>& missing) {
   return acquire_until(on, steady_clock::now(), {}, &missing);
 }
 
 std::shared_ptr<acquired_slot> channel_producer::acquire_until(
-    where on, time_point until, const std::stop_token& stop, std::optional<watched_word>* missing) {
+    where on,
+    time_point until,
+    const std::stop_token& stop,
+    std::optional<watched_timeline>* missing) {
   check_usable("acquire");
   if (on) {
     streams::check_not_captured(*on, "acquire", name_);
@@ -251,7 +258,7 @@ std::shared_ptr<acquired_slot> channel_producer::acquire_until(
       if (missing != nullptr) {
         const auto pause = std::max(late->look_again, shortest_look);
         missing->emplace(
-            watched_word{late->on, late->value, late->keep, steady_clock::now() + pause});
+            watched_timeline{late->on, late->value, late->keep, steady_clock::now() + pause});
         return nullptr;
       }
       // Not with the lock held: others join, leave and publish meanwhile.
@@ -293,27 +300,27 @@ std::shared_ptr<acquired_slot> channel_producer::acquire_until(
 std::optional<channel_producer::obstacle> channel_producer::enqueue_waits(CUstream stream,
                                                                           std::uint64_t after) {
   for (const channel::member& each : table_->members()) {
-    const auto released = each.word(channel::released_word);
+    const auto released = each.timeline(channel::released_timeline);
     if (each.mode != channel::consumer_mode::block ||
         sync::releases(released.word().load(std::memory_order_seq_cst), after)) {
       continue;
     }
-    const auto& page = consumers_.at(each.id).words.page;
-    const std::uint32_t word = each.first_word + channel::released_word;
+    const auto& page = consumers_.at(each.id).range.page;
+    const std::uint32_t timeline = each.first_timeline + channel::released_timeline;
     auto counted = streams::waiting_streams::of_process().add(
         streams::stream_id(stream, "acquire", name_), released, after, page);
     if (!counted) {
       return obstacle{released, after, page, look_for_turn};
     }
     streams::enqueue_wait(
-        stream, page->for_streams().address_for(stream, word, "acquire", name_), after, name_);
+        stream, page->for_streams().address_for(stream, timeline, "acquire", name_), after, name_);
     counted->commit();
   }
   return std::nullopt;
 }
 
 CUdeviceptr channel_producer::published_for(CUstream stream) const {
-  return page_->for_streams().address_for(stream, channel::published_word, "publish", name_);
+  return page_->for_streams().address_for(stream, channel::published_timeline, "publish", name_);
 }
 
 std::uint64_t channel_producer::publish(acquired_slot& slot,
@@ -380,7 +387,7 @@ gpushm_slot_info channel_producer::info_of(const acquired_slot& slot) const {
   if (!result.is_free) {
     const std::lock_guard lock(mutex_);
     result.is_free =
-        slot.is_open && table_->find_behind(channel::released_word, slot.what.after) == nullptr;
+        slot.is_open && table_->find_behind(channel::released_timeline, slot.what.after) == nullptr;
   }
   return result;
 }
@@ -422,13 +429,13 @@ gpushm_producer_stats channel_producer::stats() const {
   gpushm_producer_stats result{};
   result.announced = table_->announced();
   result.published =
-      sync::timeline_reader(page_->page(), channel::published_word).read().value().value_or(0);
+      sync::timeline_reader(page_->page(), channel::published_timeline).read().value().value_or(0);
   // Those of this client that have left are dropped by the next acquisition only: it has their
   // words open itself.
   const auto& all = table_->members();
   result.consumers = static_cast<std::uint32_t>(
       std::count_if(all.begin(), all.end(), [&](const channel::member& each) {
-        return !sync::is_terminal(each.word(channel::released_word).read().word);
+        return !sync::is_terminal(each.timeline(channel::released_timeline).read().word);
       }));
   result.dropped = dropped_;
   result.is_continuation = is_continuation_;

@@ -19,8 +19,8 @@
 #include "client/channel/call_turn.hpp"
 #include "client/channel/channel_claim.hpp"
 #include "client/channel/handle_table.hpp"
+#include "client/timeline/timeline_poller.hpp"
 #include "client/timeline/timelines.hpp"
-#include "client/timeline/word_poller.hpp"
 #include "gpu/streams/ordered_stores.hpp"
 #include "gpushm/channel.h"
 
@@ -76,8 +76,8 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
                                                        std::chrono::milliseconds timeout,
                                                        const std::stop_token& stop);
   /// As `acquire`, without waiting. Null without `missing`: only `acquire` can tell.
-  [[nodiscard]] std::shared_ptr<acquired_slot> try_acquire(where on,
-                                                           std::optional<watched_word>& missing);
+  [[nodiscard]] std::shared_ptr<acquired_slot> try_acquire(
+      where on, std::optional<watched_timeline>& missing);
   [[nodiscard]] gpushm_slot_info info_of(const acquired_slot& slot) const;
   /// A handle of its own of the slots' segment.
   [[nodiscard]] gpushm_segment* memory_of(const acquired_slot& slot) const;
@@ -92,7 +92,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   using time_point = std::chrono::steady_clock::time_point;
   struct consumer {
     std::shared_ptr<segment_lease> lease;
-    own_words words;
+    timeline_range range;
   };
   /// One that has gone, whose words are needed until that item is published.
   struct retired {
@@ -118,10 +118,11 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   [[nodiscard]] bool has_ended(const channel::member& which) const;
   [[nodiscard]] bool await_members() const;
   /// `missing`: null if the call may wait.
-  [[nodiscard]] std::shared_ptr<acquired_slot> acquire_until(where on,
-                                                             time_point until,
-                                                             const std::stop_token& stop,
-                                                             std::optional<watched_word>* missing);
+  [[nodiscard]] std::shared_ptr<acquired_slot> acquire_until(
+      where on,
+      time_point until,
+      const std::stop_token& stop,
+      std::optional<watched_timeline>* missing);
   void check_usable(std::string_view operation) const;
   [[nodiscard]] cuda::CUdeviceptr published_for(cuda::CUstream stream) const;
 

@@ -18,8 +18,8 @@ namespace {
 
 namespace names = channel_names;
 
-std::uint64_t value_of(const sync::timeline_reader& word) {
-  return word.read().value().value_or(0);
+std::uint64_t value_of(const sync::timeline_reader& timeline) {
+  return timeline.read().value().value_or(0);
 }
 
 /// Words of other processes can be anything.
@@ -46,9 +46,9 @@ std::shared_ptr<mapped_page> page_of_producer(timelines& timelines,
                                               const wire::segment* producer) {
   if (producer != nullptr) {
     auto opened = opened_if_there(
-        [&] { return timelines.open_words(producer->name, producer->generation, {}); });
+        [&] { return timelines.open_timelines(producer->name, producer->generation, {}); });
     if (opened) {
-      return opened->words.page;
+      return opened->range.page;
     }
   }
   const std::string prefix = names::pages(name);
@@ -75,8 +75,8 @@ std::optional<gpushm_channel_consumer_info> read_consumer(timelines& timelines,
                                                           const wire::segment& listed,
                                                           const channel::table_view& table) {
   const auto opened =
-      opened_if_there([&] { return timelines.open_words(listed.name, listed.generation, {}); });
-  if (!opened || opened->count < channel::first_held_word) {
+      opened_if_there([&] { return timelines.open_timelines(listed.name, listed.generation, {}); });
+  if (!opened || opened->count < channel::first_held_timeline) {
     return std::nullopt;
   }
   const auto claim = decode_claim(opened->lease->metadata()).value_or(channel_claim{});
@@ -89,28 +89,29 @@ std::optional<gpushm_channel_consumer_info> read_consumer(timelines& timelines,
   const auto entry = table.entry_of(listed.generation);
   result.is_admitted = start && entry && *start <= sync::max_value;
   result.start = result.is_admitted ? *start : 0;
-  const auto word = [&](std::uint32_t index) {
-    return value_of({opened->words.page->page(), opened->words.first + index});
+  const auto timeline = [&](std::uint32_t index) {
+    return value_of({opened->range.page->page(), opened->range.first + index});
   };
   if (result.mode == GPUSHM_CONSUMER_LATEST) {
-    result.may_hold = opened->count - channel::first_held_word;
-    for (std::uint32_t i = channel::first_held_word; i != opened->count; ++i) {
-      const std::uint64_t item = word(i);
+    result.may_hold = opened->count - channel::first_held_timeline;
+    for (std::uint32_t i = channel::first_held_timeline; i != opened->count; ++i) {
+      const std::uint64_t item = timeline(i);
       result.holds += item == 0 ? 0 : 1;
       result.taken = std::max(result.taken, item);
     }
   } else {
-    result.released = word(channel::released_word);
-    result.taken = word(channel::taken_word);
+    result.released = timeline(channel::released_timeline);
+    result.taken = timeline(channel::taken_timeline);
   }
   // The producer's words after the consumer's, which are not ahead of them.
   std::uint64_t ahead = 0;
   if (result.mode == GPUSHM_CONSUMER_SHARE) {
     result.may_hold = claim.depth;
-    result.taken = ahead = entry ? value_of(table.word(channel::first_given_word + *entry)) : 0;
+    result.taken = ahead =
+        entry ? value_of(table.timeline(channel::first_given_timeline + *entry)) : 0;
   } else {
-    ahead = std::min(value_of(table.word(channel::published_word)),
-                     value_of(table.word(channel::announced_word)));
+    ahead = std::min(value_of(table.timeline(channel::published_timeline)),
+                     value_of(table.timeline(channel::announced_timeline)));
   }
   if (result.mode != GPUSHM_CONSUMER_LATEST) {
     result.holds = static_cast<std::uint32_t>(
@@ -146,8 +147,8 @@ channel_status read_channel_status(timelines& timelines, std::string_view name) 
   info.slots = table->slots();
   info.slot_bytes = table->slot_bytes();
   info.first_item = table->first_item();
-  info.has_producer =
-      producer != nullptr && !sync::is_terminal(table->word(channel::announced_word).read().word);
+  info.has_producer = producer != nullptr &&
+                      !sync::is_terminal(table->timeline(channel::announced_timeline).read().word);
   info.is_closed = table->closed();
   info.is_writable = page->is_writable();
   info.producer_uid = page->lease().info().creator_uid;
@@ -161,8 +162,8 @@ channel_status read_channel_status(timelines& timelines, std::string_view name) 
     }
   }
   // After those of the consumers, which are not ahead of them.
-  info.published = value_of(table->word(channel::published_word));
-  info.announced = value_of(table->word(channel::announced_word));
+  info.published = value_of(table->timeline(channel::published_timeline));
+  info.announced = value_of(table->timeline(channel::announced_timeline));
   info.published = std::min(info.published, info.announced);
   info.consumers = static_cast<std::uint32_t>(result.consumers.size());
   return result;

@@ -179,10 +179,10 @@ std::unique_ptr<gpushm_timeline> import_timeline(std::span<const std::byte> tick
 }
 
 std::unique_ptr<gpushm_timeline> create_local_timeline() {
-  auto [words, described] = local_pages::instance().take();
-  sync::timeline_writer(words.page->own_page(), words.first).reset(0);
+  auto [range, described] = local_pages::instance().take();
+  sync::timeline_writer(range.page->own_page(), range.first).reset(0);
   return std::make_unique<gpushm_timeline>(
-      std::move(words), gpushm_timeline::role::signaler, std::move(described));
+      std::move(range), gpushm_timeline::role::signaler, std::move(described));
 }
 
 segment_ptr import_ticket(std::span<const std::byte> ticket, const import_options& options) {

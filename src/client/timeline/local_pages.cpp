@@ -204,17 +204,17 @@ std::shared_ptr<mapped_page> local_pages::remember(const key& which,
   return page;
 }
 
-std::pair<own_words, wire::ticket> local_pages::take() {
+std::pair<timeline_range, wire::ticket> local_pages::take() {
   const auto take_next = [this](std::shared_ptr<mapped_page> page) {
-    const std::uint32_t word = next_word_++;
+    const std::uint32_t word = next_timeline_++;
     wire::ticket described = ticket_of_newest_;
     described.word->word = word;
-    return std::make_pair(own_words{std::move(page), word}, std::move(described));
+    return std::make_pair(timeline_range{std::move(page), word}, std::move(described));
   };
   {
     const std::lock_guard lock(mutex_);
     forget_in_child();
-    if (auto page = newest_.lock(); page && next_word_ != sync::words_per_page) {
+    if (auto page = newest_.lock(); page && next_timeline_ != sync::words_per_page) {
       return take_next(std::move(page));
     }
   }
@@ -225,7 +225,7 @@ std::pair<own_words, wire::ticket> local_pages::take() {
   // Another thread may have created one, too: both are used.
   newest_ = page;
   ticket_of_newest_ = std::move(described);
-  next_word_ = 0;
+  next_timeline_ = 0;
   return take_next(std::move(page));
 }
 
@@ -245,7 +245,7 @@ std::shared_ptr<signaler_watch> local_pages::watch() {
   return created;
 }
 
-own_words local_pages::open(const wire::ticket& described) {
+timeline_range local_pages::open(const wire::ticket& described) {
   const key which{described.word->file_system, described.word->inode};
   if (auto known = find(which)) {
     return {std::move(known), described.word->word};

@@ -26,11 +26,11 @@ class local_pages {
   /// A word that no timeline has had, and the ticket by which others reach it. Throws
   /// not_exportable (nothing proves the end of this process: MPS, or no pidfd),
   /// too_many_descriptors, out_of_memory, system_error.
-  [[nodiscard]] std::pair<own_words, wire::ticket> take();
+  [[nodiscard]] std::pair<timeline_range, wire::ticket> take();
   /// The word of a ticket that has a word reference. Does not block. Throws invalid_ticket,
   /// peer_died, peer_unreachable (another PID namespace), permission_denied, gone_or_replaced (its
   /// process has closed all timelines of that page), too_many_descriptors, system_error.
-  [[nodiscard]] own_words open(const wire::ticket& described);
+  [[nodiscard]] timeline_range open(const wire::ticket& described);
 
  private:
   /// Of a file system, an inode number.
@@ -46,7 +46,7 @@ class local_pages {
   std::uint64_t created_in_ = base::fork_generation();
   std::weak_ptr<mapped_page> newest_;  ///< of this process
   wire::ticket ticket_of_newest_;
-  std::uint32_t next_word_ = 0;  ///< in `newest_`
+  std::uint32_t next_timeline_ = 0;  ///< in `newest_`
   std::map<key, std::weak_ptr<mapped_page>> all_;
   std::weak_ptr<signaler_watch> watch_;
 };

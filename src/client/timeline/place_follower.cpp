@@ -10,21 +10,21 @@
 
 namespace gpushm::client_detail {
 
-word_place::word_place(std::shared_ptr<segment_lease> lease, own_words words) noexcept
+mapped_place::mapped_place(std::shared_ptr<segment_lease> lease, timeline_range range) noexcept
     : lease_(std::move(lease)),
-      words_(std::move(words)),
-      reader_(words_.page->page(), words_.first) {}
+      range_(std::move(range)),
+      reader_(range_.page->page(), range_.first) {}
 
-std::int32_t word_place::signaler() const noexcept {
+std::int32_t mapped_place::signaler() const noexcept {
   return lease_ == nullptr ? 0 : lease_->info().creator_pid;
 }
 
-void word_place::latch(const sync::reading& terminal) const noexcept {
+void mapped_place::latch(const sync::reading& terminal) const noexcept {
   seen_last_.store(terminal.last, std::memory_order_relaxed);
   seen_terminal_.store(terminal.word, std::memory_order_release);
 }
 
-sync::reading word_place::read() const noexcept {
+sync::reading mapped_place::read() const noexcept {
   if (const std::uint64_t seen = seen_terminal_.load(std::memory_order_acquire); seen != 0) {
     return {seen, seen_last_.load(std::memory_order_relaxed)};
   }
@@ -35,9 +35,9 @@ sync::reading word_place::read() const noexcept {
   return now;
 }
 
-sync::wait_result word_place::wait(const sync::condition& wanted,
-                                   std::chrono::milliseconds timeout,
-                                   const std::stop_token& stop) const noexcept {
+sync::wait_result mapped_place::wait(const sync::condition& wanted,
+                                     std::chrono::milliseconds timeout,
+                                     const std::stop_token& stop) const noexcept {
   auto result = sync::result_of(read(), wanted);
   if (result == sync::wait_result::timed_out && timeout > std::chrono::milliseconds(0)) {
     result = sync::wait(reader_, wanted, base::deadline_after(timeout), stop);
@@ -53,7 +53,7 @@ place_follower::place_ptr place_follower::now() const {
   return place_;
 }
 
-bool place_follower::was_released_too_soon(const word_place& left,
+bool place_follower::was_released_too_soon(const mapped_place& left,
                                            std::uint64_t wanted,
                                            bool wants_flags) const noexcept {
   return wants_flags || left.read().value().value_or(0) < wanted;

@@ -19,19 +19,19 @@ namespace gpushm::client_detail {
 /// this process: a stream of a signaler that was ended could still store a value there.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
-class word_place {
+class mapped_place {
  public:
   /// `lease`: null without a broker.
-  word_place(std::shared_ptr<segment_lease> lease, own_words words) noexcept;
+  mapped_place(std::shared_ptr<segment_lease> lease, timeline_range range) noexcept;
 
   /// Precondition: it has one.
   [[nodiscard]] segment_lease& lease() const noexcept { return *lease_; }
-  [[nodiscard]] const own_words& words() const noexcept { return words_; }
+  [[nodiscard]] const timeline_range& range() const noexcept { return range_; }
   /// Its process, as the broker sees it; 0: not known.
   [[nodiscard]] std::int32_t signaler() const noexcept;
   /// Precondition: it is this process's own.
   [[nodiscard]] sync::timeline_writer writer() const noexcept {
-    return {words_.page->own_page(), words_.first};
+    return {range_.page->own_page(), range_.first};
   }
   /// The word now, or the terminal one that was seen first.
   [[nodiscard]] sync::reading read() const noexcept;
@@ -44,7 +44,7 @@ class word_place {
   void latch(const sync::reading& terminal) const noexcept;
 
   std::shared_ptr<segment_lease> lease_;
-  own_words words_;
+  timeline_range range_;
   sync::timeline_reader reader_;
   mutable std::atomic<std::uint64_t> seen_last_{0};
   mutable std::atomic<std::uint64_t> seen_terminal_{0};  ///< 0: none
@@ -60,7 +60,7 @@ class word_place {
 /// Thread-safety: distinct objects: safe; shared objects: safe. No call blocks for long.
 class place_follower {
  public:
-  using place_ptr = std::shared_ptr<const word_place>;
+  using place_ptr = std::shared_ptr<const mapped_place>;
 
   explicit place_follower(place_ptr first) noexcept : place_(std::move(first)) {}
 
@@ -83,7 +83,7 @@ class place_follower {
   void leak() noexcept;
 
  private:
-  [[nodiscard]] bool was_released_too_soon(const word_place& left,
+  [[nodiscard]] bool was_released_too_soon(const mapped_place& left,
                                            std::uint64_t wanted,
                                            bool wants_flags) const noexcept;
 

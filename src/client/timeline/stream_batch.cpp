@@ -80,7 +80,7 @@ class planned_operations {
           stores(each) ? on.place_.now() : on.place_to_wait(base::time_left(deadline_)));
       for_driver_.push_back(
           {kind_of(each),
-           at->words().page->for_streams().address_for(stream_, at->words().first, name_, on.name_),
+           at->range().page->for_streams().address_for(stream_, at->range().first, name_, on.name_),
            each.value});
     }
   }
@@ -176,10 +176,10 @@ class planned_operations {
     std::vector<streams::counted_wait> counted;
     for (std::size_t i = 0; i != what_.size(); ++i) {
       if (!stores(what_[i])) {
-        const own_words& words = places_[i]->words();
+        const timeline_range& range = places_[i]->range();
         counted.push_back(await_stream_turn(stream_,
-                                            words.page,
-                                            words.first,
+                                            range.page,
+                                            range.first,
                                             condition_of(what_[i]),
                                             base::time_left(deadline_),
                                             what_[i].timeline->name_));

@@ -24,14 +24,14 @@ error too_many_waits(std::string_view operation, std::string_view object) {
 
 streams::counted_wait await_stream_turn(cuda::CUstream stream,
                                         const std::shared_ptr<mapped_page>& page,
-                                        std::uint32_t word,
+                                        std::uint32_t timeline,
                                         const sync::condition& wanted,
                                         std::chrono::milliseconds timeout,
                                         std::string_view object,
                                         const std::stop_token& stop) {
   auto& counted = streams::waiting_streams::of_process();
   const std::uint64_t id = streams::stream_id(stream, "wait", object);
-  const sync::timeline_reader reader(page->page(), word);
+  const sync::timeline_reader reader(page->page(), timeline);
   if (auto wait = counted.add(id, reader, wanted, page)) {
     return std::move(*wait);
   }

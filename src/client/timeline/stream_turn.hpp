@@ -24,7 +24,7 @@ inline constexpr std::chrono::milliseconds close_limit{1'000};
 /// Precondition: the stream is not captured.
 [[nodiscard]] streams::counted_wait await_stream_turn(cuda::CUstream stream,
                                                       const std::shared_ptr<mapped_page>& page,
-                                                      std::uint32_t word,
+                                                      std::uint32_t timeline,
                                                       const sync::condition& wanted,
                                                       std::chrono::milliseconds timeout,
                                                       std::string_view object,

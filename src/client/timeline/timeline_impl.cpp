@@ -24,13 +24,14 @@ namespace sync = gpushm::sync;
 
 gpushm_timeline::gpushm_timeline(std::shared_ptr<client_detail::timelines> timelines,
                                  std::shared_ptr<client_detail::segment_lease> lease,
-                                 client_detail::own_words words,
+                                 client_detail::timeline_range range,
                                  role as,
                                  std::uint64_t value)
     : timelines_(std::move(timelines)),
       role_(as),
       name_(lease->info().name),
-      place_(std::make_shared<const client_detail::word_place>(std::move(lease), std::move(words))),
+      place_(
+          std::make_shared<const client_detail::mapped_place>(std::move(lease), std::move(range))),
       initial_(value),
       signaled_(value) {
   if (is_own()) {
@@ -38,12 +39,12 @@ gpushm_timeline::gpushm_timeline(std::shared_ptr<client_detail::timelines> timel
   }
 }
 
-gpushm_timeline::gpushm_timeline(client_detail::own_words words,
+gpushm_timeline::gpushm_timeline(client_detail::timeline_range range,
                                  role as,
                                  gpushm::wire::ticket described)
     : without_broker_(std::move(described)),
       role_(as),
-      place_(std::make_shared<const client_detail::word_place>(nullptr, std::move(words))),
+      place_(std::make_shared<const client_detail::mapped_place>(nullptr, std::move(range))),
       initial_(0),
       signaled_(0) {
   if (is_own()) {
@@ -78,8 +79,8 @@ gpushm_timeline::~gpushm_timeline() {
 /// Of the word that it has now, for a stream.
 gpushm::cuda::CUdeviceptr gpushm_timeline::word_address(CUstream stream,
                                                         std::string_view operation) const {
-  const client_detail::own_words& words = place_.now()->words();
-  return words.page->for_streams().address_for(stream, words.first, operation, name_);
+  const client_detail::timeline_range& range = place_.now()->range();
+  return range.page->for_streams().address_for(stream, range.first, operation, name_);
 }
 
 void gpushm_timeline::await_stores_for(std::string_view operation) {
@@ -96,7 +97,7 @@ void gpushm_timeline::await_stores_for(std::string_view operation) {
 void gpushm_timeline::end_word(sync::word_kind how) noexcept {
   const auto at = place_.now();
   if (timelines_ && !is_captured_) {
-    timelines_->pages().end(at->words(), 1, at->lease(), how);
+    timelines_->pages().end(at->range(), 1, at->lease(), how);
   } else {
     at->writer().close(how);
   }
@@ -213,10 +214,10 @@ void gpushm_timeline::follow(const place_ptr& from,
       gpushm::open_options waiting;
       waiting.timeout = gpushm::base::time_left(deadline);
       waiting.stop = stop;
-      auto opened = timelines_->open_words(name_, 0, waiting);
+      auto opened = timelines_->open_timelines(name_, 0, waiting);
       if (opened.lease->info().generation != from->lease().info().generation) {
-        auto next = std::make_shared<const client_detail::word_place>(std::move(opened.lease),
-                                                                      std::move(opened.words));
+        auto next = std::make_shared<const client_detail::mapped_place>(std::move(opened.lease),
+                                                                        std::move(opened.range));
         if (next->read().value().value_or(0) < last) {
           why = "the new one has begun with a smaller value";
           break;
@@ -313,11 +314,11 @@ void gpushm_timeline::throw_not_larger(std::string_view operation, std::uint64_t
               {.value = signaled_});
 }
 
-std::int32_t gpushm_timeline::signaler_of(const client_detail::word_place& at) const noexcept {
+std::int32_t gpushm_timeline::signaler_of(const client_detail::mapped_place& at) const noexcept {
   return timelines_ == nullptr ? without_broker_.exporter.pid : at.signaler();
 }
 
-error gpushm_timeline::ended(const client_detail::word_place& at,
+error gpushm_timeline::ended(const client_detail::mapped_place& at,
                              std::string_view operation,
                              std::uint64_t value) const {
   const auto last = at.read().value();
@@ -426,7 +427,7 @@ bool gpushm_timeline::wait(std::uint64_t value,
 }
 
 bool gpushm_timeline::try_wait(std::uint64_t value,
-                               std::optional<client_detail::watched_word>& missing) const {
+                               std::optional<client_detail::watched_timeline>& missing) const {
   check_usable("wait");
   check_value("wait", value);
   const auto at = place_.now();
@@ -436,8 +437,8 @@ bool gpushm_timeline::try_wait(std::uint64_t value,
     case wait_result::ended:
       throw ended(*at, "wait", value);
     case wait_result::timed_out:
-      missing.emplace(
-          client_detail::watched_word{{at->words().page->page(), at->words().first}, value, at});
+      missing.emplace(client_detail::watched_timeline{
+          {at->range().page->page(), at->range().first}, value, at});
       return false;
     default:
       return false;

@@ -14,8 +14,8 @@
 
 #include "client/timeline/place_follower.hpp"
 #include "client/timeline/timeline_pages.hpp"
+#include "client/timeline/timeline_poller.hpp"
 #include "client/timeline/timelines.hpp"
-#include "client/timeline/word_poller.hpp"
 #include "gpu/streams/ordered_stores.hpp"
 #include "gpushm/timeline.h"
 #include "protocol/wire/ticket.hpp"
@@ -42,11 +42,13 @@ struct gpushm_timeline {
   /// a timeline that this process has taken over.
   gpushm_timeline(std::shared_ptr<gpushm::client_detail::timelines> timelines,
                   std::shared_ptr<gpushm::client_detail::segment_lease> lease,
-                  gpushm::client_detail::own_words words,
+                  gpushm::client_detail::timeline_range range,
                   role as,
                   std::uint64_t value = 0);
   /// One without a broker, and the ticket of its word.
-  gpushm_timeline(gpushm::client_detail::own_words words, role as, gpushm::wire::ticket described);
+  gpushm_timeline(gpushm::client_detail::timeline_range range,
+                  role as,
+                  gpushm::wire::ticket described);
   gpushm_timeline(const gpushm_timeline&) = delete;
   gpushm_timeline& operator=(const gpushm_timeline&) = delete;
   /// See gpushm_timeline_close.
@@ -58,7 +60,7 @@ struct gpushm_timeline {
   }
   /// See gpushm_export_timeline.
   [[nodiscard]] gpushm::wire::ticket describe(std::string_view socket_path) const;
-  [[nodiscard]] bool is_writable() const { return place_.now()->words().page->is_writable(); }
+  [[nodiscard]] bool is_writable() const { return place_.now()->range().page->is_writable(); }
   [[nodiscard]] std::uint64_t value(std::string_view operation) const;
 
   // gpushm.hpp's `timeline` has the contracts of these.
@@ -71,8 +73,8 @@ struct gpushm_timeline {
                           std::chrono::milliseconds timeout,
                           const std::stop_token& stop) const;
   /// Whether the value is reached. Not, and without `missing`: only `wait` can tell.
-  [[nodiscard]] bool try_wait(std::uint64_t value,
-                              std::optional<gpushm::client_detail::watched_word>& missing) const;
+  [[nodiscard]] bool try_wait(
+      std::uint64_t value, std::optional<gpushm::client_detail::watched_timeline>& missing) const;
   void set_flags(std::uint64_t flags);
   [[nodiscard]] bool wait_flags(std::uint64_t flags,
                                 std::chrono::milliseconds timeout,
@@ -119,8 +121,8 @@ struct gpushm_timeline {
   void check_not_ended(std::string_view operation, std::uint64_t value) const;
   /// The process that signals, or has signaled, there; 0: not known.
   [[nodiscard]] std::int32_t signaler_of(
-      const gpushm::client_detail::word_place& at) const noexcept;
-  [[nodiscard]] gpushm::error ended(const gpushm::client_detail::word_place& at,
+      const gpushm::client_detail::mapped_place& at) const noexcept;
+  [[nodiscard]] gpushm::error ended(const gpushm::client_detail::mapped_place& at,
                                     std::string_view operation,
                                     std::uint64_t value) const;
 

@@ -94,7 +94,7 @@ std::optional<std::uint32_t> timeline_pages::take_from(own& of, std::uint32_t co
   return std::nullopt;
 }
 
-std::optional<own_words> timeline_pages::take_free(std::uint32_t count) {
+std::optional<timeline_range> timeline_pages::take_free(std::uint32_t count) {
   const std::lock_guard lock(mutex_);
   for (own& each : own_) {
     if (each.page->lease().state() != segment_state::live) {
@@ -106,13 +106,13 @@ std::optional<own_words> timeline_pages::take_free(std::uint32_t count) {
       first = take_from(each, count);
     }
     if (first) {
-      return own_words{each.page, *first};
+      return timeline_range{each.page, *first};
     }
   }
   return std::nullopt;
 }
 
-own_words timeline_pages::add(std::shared_ptr<mapped_page> page, std::uint32_t count) {
+timeline_range timeline_pages::add(std::shared_ptr<mapped_page> page, std::uint32_t count) {
   const std::lock_guard lock(mutex_);
   own& added = own_.emplace_back(own{page, {}, {}});
   added.free.resize(sync::words_per_page);
@@ -121,36 +121,36 @@ own_words timeline_pages::add(std::shared_ptr<mapped_page> page, std::uint32_t c
   return {std::move(page), *take_from(added, count)};
 }
 
-timeline_pages::own* timeline_pages::owner_of(const own_words& words) noexcept {
+timeline_pages::own* timeline_pages::owner_of(const timeline_range& range) noexcept {
   const auto at = std::find_if(
-      own_.begin(), own_.end(), [&](const own& each) { return each.page == words.page; });
+      own_.begin(), own_.end(), [&](const own& each) { return each.page == range.page; });
   return at == own_.end() ? nullptr : &*at;
 }
 
-void timeline_pages::give_back(const own_words& words, std::uint32_t count) noexcept {
+void timeline_pages::give_back(const timeline_range& range, std::uint32_t count) noexcept {
   const std::lock_guard lock(mutex_);
-  own* const of = owner_of(words);
+  own* const of = owner_of(range);
   for (std::uint32_t i = 0; of != nullptr && i != count; ++i) {
     try {
-      of->free.push_back(words.first + i);
+      of->free.push_back(range.first + i);
     } catch (const std::bad_alloc&) {  // the word is not used again
       return;
     }
   }
 }
 
-void timeline_pages::end(const own_words& words,
+void timeline_pages::end(const timeline_range& range,
                          std::uint32_t count,
                          const segment_lease& lease,
                          sync::word_kind how) noexcept {
   for (std::uint32_t i = 0; i != count; ++i) {
-    sync::timeline_writer(words.page->own_page(), words.first + i).close(how);
+    sync::timeline_writer(range.page->own_page(), range.first + i).close(how);
   }
   const std::lock_guard lock(mutex_);
-  if (own* const of = owner_of(words); of != nullptr) {
+  if (own* const of = owner_of(range); of != nullptr) {
     try {
       auto [broker, slot] = lease.where();
-      of->ended.push_back({words.first, count, std::move(broker), slot, lease.info().generation});
+      of->ended.push_back({range.first, count, std::move(broker), slot, lease.info().generation});
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is not used again
     }
   }

@@ -61,7 +61,7 @@ class mapped_page {
 };
 
 /// Words of a page of this process.
-struct own_words {
+struct timeline_range {
   std::shared_ptr<mapped_page> page;
   std::uint32_t first = 0;
 };
@@ -81,17 +81,17 @@ class timeline_pages {
   /// called, without a lock held, if no page has them. The words that were returned longest ago
   /// come first.
   template <typename Make>
-  [[nodiscard]] own_words take(std::uint32_t count, Make&& make) {
+  [[nodiscard]] timeline_range take(std::uint32_t count, Make&& make) {
     if (auto found = take_free(count)) {
       return std::move(*found);
     }
     return add(make(), count);
   }
   /// Words whose timeline was never published.
-  void give_back(const own_words& words, std::uint32_t count) noexcept;
+  void give_back(const timeline_range& range, std::uint32_t count) noexcept;
   /// Ends words that were published with `lease`, and takes them back: they are free when the
   /// broker has freed that segment, because no process has it open then.
-  void end(const own_words& words,
+  void end(const timeline_range& range,
            std::uint32_t count,
            const segment_lease& lease,
            sync::word_kind how = sync::word_kind::ended) noexcept;
@@ -121,11 +121,11 @@ class timeline_pages {
     std::vector<ended_words> ended;
   };
 
-  [[nodiscard]] std::optional<own_words> take_free(std::uint32_t count);
-  [[nodiscard]] own_words add(std::shared_ptr<mapped_page> page, std::uint32_t count);
+  [[nodiscard]] std::optional<timeline_range> take_free(std::uint32_t count);
+  [[nodiscard]] timeline_range add(std::shared_ptr<mapped_page> page, std::uint32_t count);
   [[nodiscard]] static std::optional<std::uint32_t> take_from(own& of, std::uint32_t count);
   static void collect_ended(own& of);
-  [[nodiscard]] own* owner_of(const own_words& words) noexcept;
+  [[nodiscard]] own* owner_of(const timeline_range& range) noexcept;
 
   std::mutex mutex_;
   std::vector<own> own_;

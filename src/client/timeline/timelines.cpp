@@ -64,7 +64,7 @@ std::shared_ptr<mapped_page> timelines::make_page(std::string name,
   return result;
 }
 
-own_words timelines::take_words(std::uint32_t count, steady_time deadline) {
+timeline_range timelines::take_timelines(std::uint32_t count, steady_time deadline) {
   return pages_.take(count, [&] {
     return make_page(unique_name("~signals-" + std::to_string(::getpid()) + "-"),
                      sync::timeline_page_bytes,
@@ -72,14 +72,14 @@ own_words timelines::take_words(std::uint32_t count, steady_time deadline) {
   });
 }
 
-std::shared_ptr<segment_lease> timelines::reserve_words(std::string name,
-                                                        const own_words& words,
-                                                        std::uint32_t count,
-                                                        steady_time deadline,
-                                                        const std::stop_token& stop) {
-  const wire::segment& page = words.page->lease().info();
+std::shared_ptr<segment_lease> timelines::reserve_timelines(std::string name,
+                                                            const timeline_range& range,
+                                                            std::uint32_t count,
+                                                            steady_time deadline,
+                                                            const std::stop_token& stop) {
+  const wire::segment& page = range.page->lease().info();
   auto request = reservation(std::move(name), sizeof(std::uint64_t), backend::timeline);
-  request.ticket = sync::encode({page.name, page.generation, words.first, count});
+  request.ticket = sync::encode({page.name, page.generation, range.first, count});
   auto lease = client_->reserve(std::move(request), "create", deadline, stop);
   lease->note_used();
   keep_chunks(*lease, {});
@@ -91,15 +91,15 @@ std::vector<std::unique_ptr<gpushm_timeline>> timelines::create_all(std::string_
   const auto as = wanted.for_segment ? gpushm_timeline::role::signaler_for_segment
                                      : gpushm_timeline::role::signaler;
   const auto deadline = client_->request_deadline();
-  const own_words words = take_words(wanted.count, deadline);
+  const timeline_range range = take_timelines(wanted.count, deadline);
   std::shared_ptr<segment_lease> lease;
   try {
     for (std::uint32_t i = 0; i != wanted.count; ++i) {
-      sync::timeline_writer(words.page->own_page(), words.first + i).reset(wanted.value);
+      sync::timeline_writer(range.page->own_page(), range.first + i).reset(wanted.value);
     }
     while (!lease) {
       try {
-        lease = reserve_words(std::string(name), words, wanted.count, deadline);
+        lease = reserve_timelines(std::string(name), range, wanted.count, deadline);
       } catch (const error& why) {
         if (why.code() != errc::already_exists ||
             std::chrono::steady_clock::now() >= wanted.wait_for_name_until) {
@@ -111,14 +111,18 @@ std::vector<std::unique_ptr<gpushm_timeline>> timelines::create_all(std::string_
     std::vector<std::unique_ptr<gpushm_timeline>> result;
     result.reserve(wanted.count);
     for (std::uint32_t i = 0; i != wanted.count; ++i) {
-      result.push_back(std::make_unique<gpushm_timeline>(
-          shared_from_this(), lease, own_words{words.page, words.first + i}, as, wanted.value));
+      result.push_back(
+          std::make_unique<gpushm_timeline>(shared_from_this(),
+                                            lease,
+                                            timeline_range{range.page, range.first + i},
+                                            as,
+                                            wanted.value));
     }
     lease->publish({}, wanted.operation, deadline);
     return result;
   } catch (...) {
     if (!lease) {
-      pages_.give_back(words, wanted.count);
+      pages_.give_back(range, wanted.count);
     }
     throw;
   }
@@ -171,7 +175,7 @@ std::vector<std::unique_ptr<gpushm_timeline>> timelines::create_for(const gpushm
 std::unique_ptr<gpushm_timeline> timelines::open_for(const gpushm_segment& segment,
                                                      std::uint32_t index,
                                                      const open_options& options) {
-  auto opened = open_words(timelines_of(segment.lease("open timeline").info()), 0, options);
+  auto opened = open_timelines(timelines_of(segment.lease("open timeline").info()), 0, options);
   const wire::segment& of = opened.lease->info();
   const wire::segment& with = segment.info();
   // Any process could create that name.
@@ -185,10 +189,10 @@ std::unique_ptr<gpushm_timeline> timelines::open_for(const gpushm_segment& segme
                 "timeline " + std::to_string(index) + " of " + std::to_string(opened.count),
                 "pass an index from 0 to " + std::to_string(opened.count - 1));
   }
-  opened.words.first += index;
+  opened.range.first += index;
   return std::make_unique<gpushm_timeline>(shared_from_this(),
                                            std::move(opened.lease),
-                                           std::move(opened.words),
+                                           std::move(opened.range),
                                            gpushm_timeline::role::waiter_of_segment);
 }
 
@@ -210,9 +214,9 @@ std::shared_ptr<mapped_page> timelines::open_page(const std::string& name,
   return pages_.remember(std::move(result));
 }
 
-opened_words timelines::open_words(std::string_view name,
-                                   gpushm::generation generation,
-                                   const open_options& options) {
+opened_timelines timelines::open_timelines(std::string_view name,
+                                           gpushm::generation generation,
+                                           const open_options& options) {
   client_->check_usable("open", name);
   offers none(options);
   auto received = client_->request_open(name, generation, options, none);
@@ -236,10 +240,10 @@ opened_words timelines::open_words(std::string_view name,
 std::unique_ptr<gpushm_timeline> timelines::open(std::string_view name,
                                                  const open_options& options,
                                                  gpushm::generation generation) {
-  auto opened = open_words(name, generation, options);
+  auto opened = open_timelines(name, generation, options);
   return std::make_unique<gpushm_timeline>(shared_from_this(),
                                            std::move(opened.lease),
-                                           std::move(opened.words),
+                                           std::move(opened.range),
                                            gpushm_timeline::role::waiter);
 }
 

@@ -16,9 +16,9 @@ struct gpushm_timeline;
 namespace gpushm::client_detail {
 
 /// Words that this process has opened, with their lease.
-struct opened_words {
+struct opened_timelines {
   std::shared_ptr<segment_lease> lease;
-  own_words words;
+  timeline_range range;
   std::uint32_t count = 0;
 };
 
@@ -62,19 +62,19 @@ class timelines : public std::enable_shared_from_this<timelines> {
                                                        std::uint64_t bytes,
                                                        steady_time deadline);
   /// Takes words that no process reads; makes a page if no page has any. Throws as a request.
-  [[nodiscard]] own_words take_words(std::uint32_t count, steady_time deadline);
+  [[nodiscard]] timeline_range take_timelines(std::uint32_t count, steady_time deadline);
   /// Reserves the name of words of this process, which no process sees before they are published.
   /// Throws as a request, and cancelled: `stop` was requested while a dead process, which may still
   /// write, had the name.
-  [[nodiscard]] std::shared_ptr<segment_lease> reserve_words(std::string name,
-                                                             const own_words& words,
-                                                             std::uint32_t count,
-                                                             steady_time deadline,
-                                                             const std::stop_token& stop = {});
+  [[nodiscard]] std::shared_ptr<segment_lease> reserve_timelines(std::string name,
+                                                                 const timeline_range& range,
+                                                                 std::uint32_t count,
+                                                                 steady_time deadline,
+                                                                 const std::stop_token& stop = {});
   /// Opens words by name; generation 0: any. Blocks until the name is published. Throws as `open`.
-  [[nodiscard]] opened_words open_words(std::string_view name,
-                                        gpushm::generation generation,
-                                        const open_options& options);
+  [[nodiscard]] opened_timelines open_timelines(std::string_view name,
+                                                gpushm::generation generation,
+                                                const open_options& options);
   /// A page of another process, with its generation. Throws as `open`.
   [[nodiscard]] std::shared_ptr<mapped_page> open_page(const std::string& name,
                                                        gpushm::generation generation);

@@ -46,13 +46,13 @@ bool registered_page::is_registered() const noexcept {
 }
 
 cuda::CUdeviceptr registered_page::address_for(cuda::CUstream stream,
-                                               std::uint32_t word,
+                                               std::uint32_t timeline,
                                                std::string_view operation,
                                                std::string_view object) {
   if (!is_registered()) {
     register_once(stream, operation, object);
   }
-  return address_.load(std::memory_order_relaxed) + word * sizeof(std::uint64_t);
+  return address_.load(std::memory_order_relaxed) + timeline * sizeof(std::uint64_t);
 }
 
 void registered_page::register_once(cuda::CUstream stream,

@@ -31,7 +31,7 @@ class registered_page {
   /// The address of a word for `stream`. Registers the page if this is the first use, or the first
   /// one after the device was reset. Throws driver_unavailable, forked, driver_error.
   [[nodiscard]] cuda::CUdeviceptr address_for(cuda::CUstream stream,
-                                              std::uint32_t word,
+                                              std::uint32_t timeline,
                                               std::string_view operation,
                                               std::string_view object);
 

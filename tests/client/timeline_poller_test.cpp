@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/timeline/word_poller.hpp"
+#include "client/timeline/timeline_poller.hpp"
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 using keys = std::vector<std::uint64_t>;
 
-class word_pollers : public testing::Test {
+class timeline_pollers : public testing::Test {
  protected:
   [[nodiscard]] sync::timeline_writer writer(std::uint32_t index) { return {*page_, index}; }
   void watch(std::uint64_t key, std::uint32_t index, std::uint64_t value) {
@@ -36,10 +36,10 @@ class word_pollers : public testing::Test {
   }
 
   std::shared_ptr<sync::timeline_page> page_ = std::make_shared<sync::timeline_page>();
-  word_poller poller_;
+  timeline_poller poller_;
 };
 
-TEST_F(word_pollers, report_each_watch_once) {
+TEST_F(timeline_pollers, report_each_watch_once) {
   writer(0).signal(3);
   watch(2, 0, 3);
   watch(1, 0, 1);
@@ -57,7 +57,7 @@ TEST_F(word_pollers, report_each_watch_once) {
   EXPECT_EQ(wait(0s), keys());
 }
 
-TEST_F(word_pollers, sleep_until_one_of_many_words_is_signaled) {
+TEST_F(timeline_pollers, sleep_until_one_of_many_words_is_signaled) {
   // More than a thread can sleep on; several watches of one word.
   constexpr std::uint32_t words = 200;
   for (std::uint32_t i = 0; i != words; ++i) {
@@ -76,7 +76,7 @@ TEST_F(word_pollers, sleep_until_one_of_many_words_is_signaled) {
   }
 }
 
-TEST_F(word_pollers, read_words_again_that_streams_signal) {
+TEST_F(timeline_pollers, read_words_again_that_streams_signal) {
   writer(0).use_streams();
   watch(1, 0, 1);
   // As a stream does: it wakes nobody.
@@ -84,7 +84,7 @@ TEST_F(word_pollers, read_words_again_that_streams_signal) {
   EXPECT_EQ(wait(), keys{1});
 }
 
-TEST_F(word_pollers, end_watches_by_a_stop_and_by_a_time) {
+TEST_F(timeline_pollers, end_watches_by_a_stop_and_by_a_time) {
   std::stop_source stop;
   poller_.watch(1, {{*page_, 0}, 1, page_}, stop.get_token());
   std::jthread other([&] { stop.request_stop(); });
@@ -95,14 +95,14 @@ TEST_F(word_pollers, end_watches_by_a_stop_and_by_a_time) {
   EXPECT_EQ(wait(), keys{3});
 }
 
-TEST_F(word_pollers, are_woken) {
+TEST_F(timeline_pollers, are_woken) {
   poller_.wake();
   EXPECT_EQ(wait(), keys());
   std::jthread other([&] { poller_.wake(); });
   EXPECT_EQ(wait(), keys());
 }
 
-TEST_F(word_pollers, keep_a_page_as_long_as_its_watch) {
+TEST_F(timeline_pollers, keep_a_page_as_long_as_its_watch) {
   const std::weak_ptr<sync::timeline_page> kept = page_;
   watch(1, 0, 1);
   watch(2, 0, 0);
@@ -115,7 +115,7 @@ TEST_F(word_pollers, keep_a_page_as_long_as_its_watch) {
 }
 
 /// Watches come and go while the thread sleeps on their words.
-TEST_F(word_pollers, lose_no_signal_while_others_are_removed) {
+TEST_F(timeline_pollers, lose_no_signal_while_others_are_removed) {
   constexpr std::uint64_t rounds = 500;
   std::atomic<std::uint64_t> seen{0};
   std::jthread waiter([&](const std::stop_token& stop) {

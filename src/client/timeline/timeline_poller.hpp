@@ -25,7 +25,7 @@
 namespace gpushm::client_detail {
 
 /// What a call needs that does not wait, and has not found it.
-struct watched_word {
+struct watched_timeline {
   sync::timeline_reader on;
   sync::condition wanted;
   std::shared_ptr<const void> keep;  ///< what `on` reads
@@ -39,13 +39,13 @@ struct watched_word {
 /// of at most a millisecond.
 ///
 /// Thread-safety: shared objects: safe; one thread at a time calls `wait`.
-class word_poller {
+class timeline_poller {
  public:
-  word_poller() = default;
-  word_poller(const word_poller&) = delete;
-  word_poller& operator=(const word_poller&) = delete;
+  timeline_poller() = default;
+  timeline_poller(const timeline_poller&) = delete;
+  timeline_poller& operator=(const timeline_poller&) = delete;
   /// Precondition: not in a forked child (leak it there).
-  ~word_poller() = default;
+  ~timeline_poller() = default;
 
   [[nodiscard]] bool is_of_parent() const noexcept { return is_forked_child_of(forks_); }
   void check_usable(std::string_view operation) const {
@@ -53,7 +53,7 @@ class word_poller {
   }
   /// Replaces the watch of this key. It is due when `what` would not wait, when `stop` is
   /// requested, or when the word has ended.
-  void watch(std::uint64_t key, watched_word what, const std::stop_token& stop);
+  void watch(std::uint64_t key, watched_timeline what, const std::stop_token& stop);
   void remove(std::uint64_t key);
   /// Blocks until a watch is due, until `deadline`, or until `wake` was called. Returns how many
   /// keys it has written to `due`, the smallest first; their watches are removed.
@@ -65,7 +65,7 @@ class word_poller {
   using time_point = std::chrono::steady_clock::time_point;
   /// Does not lock: what it refers to is destroyed after it has returned.
   struct request {
-    word_poller* of;
+    timeline_poller* of;
     std::atomic<bool>* is_stopped;
     void operator()() const noexcept {
       is_stopped->store(true);
@@ -73,10 +73,10 @@ class word_poller {
     }
   };
   struct entry {
-    entry(watched_word&& watched, time_point begin) noexcept
+    entry(watched_timeline&& watched, time_point begin) noexcept
         : what(std::move(watched)), since(begin) {}
 
-    watched_word what;
+    watched_timeline what;
     time_point since;
     std::atomic<bool> is_stopped{false};
     std::optional<std::stop_callback<request>> on_stop;
@@ -118,13 +118,13 @@ class word_poller {
 
 /// The handle of the C interface.
 struct gpushm_poller {
-  std::shared_ptr<gpushm::client_detail::word_poller> impl;
+  std::shared_ptr<gpushm::client_detail::timeline_poller> impl;
 };
 
 namespace gpushm::client_detail {
 
 /// Throws `errc::invalid_argument` for null.
-[[nodiscard]] inline word_poller& filled_poller(const gpushm_poller* poller) {
+[[nodiscard]] inline timeline_poller& filled_poller(const gpushm_poller* poller) {
   if (poller == nullptr) {
     throw error(errc::invalid_argument,
                 "poller",

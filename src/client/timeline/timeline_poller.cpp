@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/timeline/word_poller.hpp"
+#include "client/timeline/timeline_poller.hpp"
 
 #include <algorithm>
 
@@ -22,7 +22,7 @@ constexpr milliseconds longest_idle{3'600'000};
 
 }  // namespace
 
-void word_poller::watch(std::uint64_t key, watched_word what, const std::stop_token& stop) {
+void timeline_poller::watch(std::uint64_t key, watched_timeline what, const std::stop_token& stop) {
   check_usable("watch");
   auto added = std::make_unique<entry>(std::move(what), steady_clock::now());
   added->on_stop.emplace(stop, request{this, &added->is_stopped});
@@ -33,7 +33,7 @@ void word_poller::watch(std::uint64_t key, watched_word what, const std::stop_to
   notify();
 }
 
-void word_poller::remove(std::uint64_t key) {
+void timeline_poller::remove(std::uint64_t key) {
   check_usable("remove");
   std::unique_ptr<entry> removed;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
@@ -43,16 +43,16 @@ void word_poller::remove(std::uint64_t key) {
   }
 }
 
-void word_poller::wake() noexcept {
+void timeline_poller::wake() noexcept {
   is_woken_.store(true);
   notify();
 }
 
 /// One word is left for `wakes_`. A word of several watches is slept on once.
-void word_poller::add_sleep(finding& found,
-                            const entry& on,
-                            std::uint64_t seen,
-                            time_point now) noexcept {
+void timeline_poller::add_sleep(finding& found,
+                                const entry& on,
+                                std::uint64_t seen,
+                                time_point now) noexcept {
   const std::atomic<std::uint64_t>* const word = &on.what.on.word();
   const auto end = sleep_.begin() + static_cast<std::ptrdiff_t>(found.words);
   if (on.what.on.is_signaled_by_streams()) {
@@ -68,9 +68,9 @@ void word_poller::add_sleep(finding& found,
   }
 }
 
-word_poller::finding word_poller::look(std::span<std::uint64_t> due,
-                                       time_point now,
-                                       std::vector<std::unique_ptr<entry>>& ended) {
+timeline_poller::finding timeline_poller::look(std::span<std::uint64_t> due,
+                                               time_point now,
+                                               std::vector<std::unique_ptr<entry>>& ended) {
   const std::lock_guard lock(mutex_);
   finding found{0, 0, now + (watches_.empty() ? longest_idle : sync::longest_sleep)};
   for (auto at = watches_.begin(); at != watches_.end() && found.due != due.size();) {
@@ -91,9 +91,9 @@ word_poller::finding word_poller::look(std::span<std::uint64_t> due,
 
 /// A word whose watch is removed meanwhile may be unmapped: the kernel reads it once, when the
 /// sleep begins, and then reports that instead of sleeping.
-void word_poller::sleep_on_words(std::uint64_t wakes,
-                                 const finding& found,
-                                 time_point now) noexcept {
+void timeline_poller::sleep_on_words(std::uint64_t wakes,
+                                     const finding& found,
+                                     time_point now) noexcept {
   const std::span words(sleep_.data(), found.words + 1);
   words.back() = {&wakes_, wakes};
   if (words.size() == 1) {
@@ -105,7 +105,7 @@ void word_poller::sleep_on_words(std::uint64_t wakes,
   }
 }
 
-std::size_t word_poller::wait(std::span<std::uint64_t> due, time_point deadline) {
+std::size_t timeline_poller::wait(std::span<std::uint64_t> due, time_point deadline) {
   check_usable("wait");
   std::vector<std::unique_ptr<entry>> ended;  // destroyed without the lock
   for (;;) {
