@@ -53,7 +53,7 @@ struct alignas(64) row {
 static_assert(sizeof(row) == 320);
 
 /// What the producer has decided about a consumer.
-struct member_entry {
+struct consumer_entry {
   std::atomic<std::uint64_t> id;  ///< the generation of its words' segment; 0: none
   /// Its first item, or the first one of those given to it, or one of the two below.
   std::atomic<std::uint64_t> start;
@@ -72,7 +72,7 @@ struct table_head {
   std::atomic<std::uint32_t> closed;  ///< 1: the producer has said that there are no more items
   std::uint32_t reserved;
   std::uint64_t last_before;  ///< the last good item of the producer before; 0: none
-  std::array<member_entry, max_consumers> members;
+  std::array<consumer_entry, max_consumers> consumers;
 };
 static_assert(sizeof(table_head) == 64 + max_consumers * 16);
 

@@ -13,9 +13,9 @@ table_head& head_in(std::byte* table) {
 }
 
 /// Consumers that hold the newest item, one after the other.
-std::uint32_t held_by(const std::vector<member>& all) {
+std::uint32_t held_by(const std::vector<consumer_view>& all) {
   std::uint32_t result = 0;
-  for (const member& each : all) {
+  for (const consumer_view& each : all) {
     result += each.held;
   }
   return result;
@@ -118,7 +118,7 @@ void producer_table::read_contents(const table_view& dead) {
 /// Items that consumers of the newest hold now.
 producer_table::held_items producer_table::held_now() const noexcept {
   held_items result;
-  for (const member& each : members_) {
+  for (const consumer_view& each : consumers_) {
     for (std::uint32_t i = 0; i != each.held; ++i) {
       const std::uint64_t item =
           each.timeline(first_held_timeline + i).word().load(std::memory_order_seq_cst);
@@ -138,7 +138,7 @@ bool producer_table::is_named(std::uint32_t slot, const held_items& held) const 
 std::optional<producer_table::choice> producer_table::choose() const noexcept {
   const held_items held = held_now();
   // Without work that is shared, there is always an older one.
-  const bool needs_newest = held_by(members_) != 0;
+  const bool needs_newest = held_by(consumers_) != 0;
   std::optional<std::uint32_t> best;
   for (std::uint32_t slot = 0; slot != contents_.size(); ++slot) {
     if (contents_[slot].is_claimed) {
@@ -195,14 +195,14 @@ void producer_table::announce(const choice& what) noexcept {
 
 // ---- work that is shared ----
 
-std::uint64_t producer_table::unreleased(const member& consumer) noexcept {
+std::uint64_t producer_table::unreleased(const consumer_view& consumer) noexcept {
   const std::uint64_t released = consumer.timeline(released_timeline).read().value().value_or(0);
   return consumer.given - std::min(consumer.given, std::max(released, consumer.start - 1));
 }
 
 bool producer_table::is_work_full() const noexcept {
   bool is_shared = false;
-  for (const member& each : members_) {
+  for (const consumer_view& each : consumers_) {
     if (each.mode == consumer_mode::share) {
       if (unreleased(each) < each.depth) {
         return false;
@@ -216,7 +216,7 @@ bool producer_table::is_work_full() const noexcept {
 std::optional<producer_table::obstacle> producer_table::next_obstacle(
     const std::optional<choice>& chosen, bool on_stream) const noexcept {
   if (!chosen || is_work_full()) {
-    for (const member& each : members_) {
+    for (const consumer_view& each : consumers_) {
       if (each.mode == consumer_mode::share && unreleased(each) != 0) {
         const std::uint64_t released = each.timeline(released_timeline).read().value().value_or(0);
         return obstacle{&each, released_timeline, released + 1, true};
@@ -226,24 +226,26 @@ std::optional<producer_table::obstacle> producer_table::next_obstacle(
       return obstacle{nullptr, announced_timeline, sync::max_value, true};
     }
   }
-  if (const member* const behind = find_behind(taken_timeline, chosen->after)) {
+  if (const consumer_view* const behind = find_behind(taken_timeline, chosen->after)) {
     return obstacle{behind, taken_timeline, chosen->after};
   }
   if (!on_stream) {
-    if (const member* const behind = find_behind(released_timeline, chosen->after)) {
+    if (const consumer_view* const behind = find_behind(released_timeline, chosen->after)) {
       return obstacle{behind, released_timeline, chosen->after};
     }
   }
   return std::nullopt;
 }
 
-const member* producer_table::find_behind(std::uint32_t timeline,
-                                          std::uint64_t value) const noexcept {
-  const auto at = std::find_if(members_.begin(), members_.end(), [&](const member& each) {
-    return each.mode == consumer_mode::block &&
-           !sync::releases(each.timeline(timeline).word().load(std::memory_order_seq_cst), value);
-  });
-  return at == members_.end() ? nullptr : &*at;
+const consumer_view* producer_table::find_behind(std::uint32_t timeline,
+                                                 std::uint64_t value) const noexcept {
+  const auto at =
+      std::find_if(consumers_.begin(), consumers_.end(), [&](const consumer_view& each) {
+        return each.mode == consumer_mode::block &&
+               !sync::releases(each.timeline(timeline).word().load(std::memory_order_seq_cst),
+                               value);
+      });
+  return at == consumers_.end() ? nullptr : &*at;
 }
 
 /// Whether the consumer that was given the item in this slot may still use it.
@@ -252,9 +254,10 @@ bool producer_table::is_used(std::uint32_t slot) const noexcept {
   if (what.owner == 0) {
     return false;
   }
-  const auto owner = std::find_if(
-      members_.begin(), members_.end(), [&](const member& each) { return each.id == what.owner; });
-  if (owner == members_.end()) {
+  const auto owner = std::find_if(consumers_.begin(),
+                                  consumers_.end(),
+                                  [&](const consumer_view& each) { return each.id == what.owner; });
+  if (owner == consumers_.end()) {
     return false;
   }
   // If its words have ended meanwhile, what it has not released is given to another one first.
@@ -265,10 +268,10 @@ bool producer_table::is_used(std::uint32_t slot) const noexcept {
 void producer_table::give(std::uint32_t slot) noexcept {
   content& what = contents_[slot];
   what.owner = 0;
-  member* best = nullptr;
+  consumer_view* best = nullptr;
   std::int64_t most = 0;
-  for (std::size_t i = 0; i != members_.size(); ++i) {
-    member& each = members_[(turn_ + i) % members_.size()];
+  for (std::size_t i = 0; i != consumers_.size(); ++i) {
+    consumer_view& each = consumers_[(turn_ + i) % consumers_.size()];
     if (each.mode != consumer_mode::share) {
       continue;
     }
@@ -282,7 +285,7 @@ void producer_table::give(std::uint32_t slot) noexcept {
   if (best == nullptr) {
     return;
   }
-  turn_ = static_cast<std::uint64_t>(best - members_.data()) + 1;
+  turn_ = static_cast<std::uint64_t>(best - consumers_.data()) + 1;
   what.owner = best->id;
   what.count = ++best->given;
   given_[best->entry * contents_.size() + what.count % contents_.size()].store(
@@ -297,13 +300,13 @@ void producer_table::close() noexcept {
 
 // ---- members ----
 
-bool producer_table::has_room(const member& for_one) const noexcept {
-  const bool needs_more = for_one.held != 0 || held_by(members_) != 0;
-  return members_.size() < max_consumers && for_one.held <= max_held &&
-         (!needs_more || contents_.size() >= 2 + held_by(members_) + for_one.held);
+bool producer_table::has_room(const consumer_view& for_one) const noexcept {
+  const bool needs_more = for_one.held != 0 || held_by(consumers_) != 0;
+  return consumers_.size() < max_consumers && for_one.held <= max_held &&
+         (!needs_more || contents_.size() >= 2 + held_by(consumers_) + for_one.held);
 }
 
-void producer_table::add(member added) {
+void producer_table::add(consumer_view added) {
   const std::uint64_t newest = announced();
   const auto slot = std::find_if(
       contents_.begin(), contents_.end(), [&](const content& each) { return each.item == newest; });
@@ -319,34 +322,35 @@ void producer_table::add(member added) {
     added.given = sync::timeline_reader(page_, first_given_timeline + added.entry).read().word;
     added.start = added.given + 1;
   }
-  write_member(added.entry, added.id, added.start);
-  members_.push_back(added);
+  write_consumer(added.entry, added.id, added.start);
+  consumers_.push_back(added);
   static_cast<void>(sync::timeline_writer(page_, consumers_timeline)
                         .signal(sync::timeline_reader(page_, consumers_timeline).read().word + 1));
 }
 
 std::optional<std::uint32_t> producer_table::entry_for(std::uint64_t id) const noexcept {
   // Its own entry, or one of a consumer that is not a member any more.
-  const auto is_free = [&](const member_entry& each) {
+  const auto is_free = [&](const consumer_entry& each) {
     const std::uint64_t of = each.id.load(std::memory_order_relaxed);
-    return std::none_of(
-        members_.begin(), members_.end(), [&](const member& known) { return known.id == of; });
+    return std::none_of(consumers_.begin(), consumers_.end(), [&](const consumer_view& known) {
+      return known.id == of;
+    });
   };
-  auto at = std::find_if(head_.members.begin(), head_.members.end(), [&](const auto& each) {
+  auto at = std::find_if(head_.consumers.begin(), head_.consumers.end(), [&](const auto& each) {
     return each.id.load(std::memory_order_relaxed) == id;
   });
-  if (at == head_.members.end()) {
-    at = std::find_if(head_.members.begin(), head_.members.end(), is_free);
+  if (at == head_.consumers.end()) {
+    at = std::find_if(head_.consumers.begin(), head_.consumers.end(), is_free);
   }
-  return at == head_.members.end()
+  return at == head_.consumers.end()
              ? std::nullopt
-             : std::optional(static_cast<std::uint32_t>(at - head_.members.begin()));
+             : std::optional(static_cast<std::uint32_t>(at - head_.consumers.begin()));
 }
 
-void producer_table::write_member(std::uint32_t entry,
-                                  std::uint64_t id,
-                                  std::uint64_t start) noexcept {
-  member_entry& at = head_.members[entry];
+void producer_table::write_consumer(std::uint32_t entry,
+                                    std::uint64_t id,
+                                    std::uint64_t start) noexcept {
+  consumer_entry& at = head_.consumers[entry];
   at.start.store(0, std::memory_order_release);
   at.id.store(id, std::memory_order_release);
   at.start.store(start, std::memory_order_release);
@@ -355,20 +359,21 @@ void producer_table::write_member(std::uint32_t entry,
 void producer_table::refuse(std::uint64_t id, std::uint64_t why) noexcept {
   // If all are members, the one that is refused finds nothing, and times out.
   if (const auto entry = entry_for(id)) {
-    write_member(*entry, id, why);
+    write_consumer(*entry, id, why);
   }
   static_cast<void>(sync::timeline_writer(page_, consumers_timeline)
                         .signal(sync::timeline_reader(page_, consumers_timeline).read().word + 1));
 }
 
 void producer_table::drop(std::uint64_t id) noexcept {
-  const auto at = std::find_if(
-      members_.begin(), members_.end(), [&](const member& each) { return each.id == id; });
-  if (at == members_.end()) {
+  const auto at = std::find_if(consumers_.begin(),
+                               consumers_.end(),
+                               [&](const consumer_view& each) { return each.id == id; });
+  if (at == consumers_.end()) {
     return;
   }
-  const member gone = *at;
-  members_.erase(at);
+  const consumer_view gone = *at;
+  consumers_.erase(at);
   if (gone.mode != consumer_mode::share) {
     return;
   }
@@ -385,7 +390,7 @@ void producer_table::drop(std::uint64_t id) noexcept {
   }
 }
 
-bool producer_table::is_plausible(const member& of) const noexcept {
+bool producer_table::is_plausible(const consumer_view& of) const noexcept {
   // Both grow: `published` first.
   const std::uint64_t published =
       sync::timeline_reader(page_, published_timeline).read().value().value_or(0);

@@ -22,7 +22,7 @@ enum class consumer_mode : std::uint8_t {
 };
 
 /// A consumer, as the producer sees it. Its words are another process's: each is read once.
-struct member {
+struct consumer_view {
   std::uint64_t id = 0;  ///< the generation of its words' segment
   consumer_mode mode = consumer_mode::block;
   std::uint32_t held = 0;   ///< words for items that it holds, if `latest`
@@ -87,7 +87,7 @@ class producer_table {
   void announce(const choice& what) noexcept;
   /// A word that has to reach a value before a chosen slot can be claimed.
   struct obstacle {
-    const member* consumer = nullptr;  ///< whose word it is; null: this producer's own
+    const consumer_view* consumer = nullptr;  ///< whose word it is; null: this producer's own
     std::uint32_t timeline = 0;
     std::uint64_t value = 0;
     /// The slot can become free in another way, too: look at the table again before long.
@@ -99,11 +99,11 @@ class producer_table {
   [[nodiscard]] std::optional<obstacle> next_obstacle(const std::optional<choice>& chosen,
                                                       bool on_stream) const noexcept;
   /// Items that are given to a consumer that shares the work, and not released.
-  [[nodiscard]] static std::uint64_t unreleased(const member& consumer) noexcept;
+  [[nodiscard]] static std::uint64_t unreleased(const consumer_view& consumer) noexcept;
   /// A consumer that gets every item and whose `timeline` has not reached `value`; null if there is
   /// none.
-  [[nodiscard]] const member* find_behind(std::uint32_t timeline,
-                                          std::uint64_t value) const noexcept;
+  [[nodiscard]] const consumer_view* find_behind(std::uint32_t timeline,
+                                                 std::uint64_t value) const noexcept;
   /// The last good item of the producer before; 0: there was none.
   [[nodiscard]] std::uint64_t last_of_dead() const noexcept { return head_.last_before; }
   /// There will be no more items.
@@ -113,19 +113,19 @@ class producer_table {
 
   /// Whether there is room for it: at most `max_consumers`, and two slots more than consumers of
   /// the newest can hold.
-  [[nodiscard]] bool has_room(const member& for_one) const noexcept;
+  [[nodiscard]] bool has_room(const consumer_view& for_one) const noexcept;
   /// Adds a consumer, and says where it starts. No effect if the table has no entry for it.
   /// Precondition: `has_room`.
-  void add(member added);
+  void add(consumer_view added);
   /// Writes that a consumer gets nothing.
   void refuse(std::uint64_t id, std::uint64_t why) noexcept;
   /// What a consumer that shares the work has not released is given to another one, if there is
   /// one.
   void drop(std::uint64_t id) noexcept;
-  [[nodiscard]] const std::vector<member>& members() const noexcept { return members_; }
+  [[nodiscard]] const std::vector<consumer_view>& consumers() const noexcept { return consumers_; }
   /// Whether the words of a consumer that gets every item are possible ones: an honest one never
   /// fails.
-  [[nodiscard]] bool is_plausible(const member& of) const noexcept;
+  [[nodiscard]] bool is_plausible(const consumer_view& of) const noexcept;
 
   [[nodiscard]] std::uint64_t announced() const noexcept { return next_ - 1; }
   [[nodiscard]] std::uint64_t first_item() const noexcept { return head_.first_item; }
@@ -157,7 +157,7 @@ class producer_table {
   [[nodiscard]] bool is_named(std::uint32_t slot, const held_items& held) const noexcept;
   /// The entry for a member that has none yet; nothing: all are used.
   [[nodiscard]] std::optional<std::uint32_t> entry_for(std::uint64_t id) const noexcept;
-  void write_member(std::uint32_t entry, std::uint64_t id, std::uint64_t start) noexcept;
+  void write_consumer(std::uint32_t entry, std::uint64_t id, std::uint64_t start) noexcept;
   [[nodiscard]] bool is_used(std::uint32_t slot) const noexcept;
   void give(std::uint32_t slot) noexcept;
   void read_contents(const table_view& dead);
@@ -177,7 +177,7 @@ class producer_table {
   std::vector<content> contents_;  ///< of the slots
   std::uint64_t next_;             ///< the number of the next item
   std::uint64_t turn_ = 0;         ///< of those that share the work and have equal room
-  std::vector<member> members_;
+  std::vector<consumer_view> consumers_;
 };
 
 }  // namespace gpushm::channel

@@ -84,7 +84,7 @@ std::uint32_t table_view::copy_metadata(std::uint32_t slot,
 
 std::optional<std::uint32_t> table_view::entry_of(std::uint64_t id) const noexcept {
   for (std::uint32_t i = 0; i != max_consumers; ++i) {
-    if (head_->members[i].id.load(std::memory_order_acquire) == id) {
+    if (head_->consumers[i].id.load(std::memory_order_acquire) == id) {
       return i;
     }
   }
@@ -94,7 +94,7 @@ std::optional<std::uint32_t> table_view::entry_of(std::uint64_t id) const noexce
 std::optional<std::uint64_t> table_view::start_of(std::uint64_t id) const noexcept {
   const auto entry = entry_of(id);
   const std::uint64_t start =
-      entry ? head_->members[*entry].start.load(std::memory_order_acquire) : 0;
+      entry ? head_->consumers[*entry].start.load(std::memory_order_acquire) : 0;
   return start == 0 ? std::nullopt : std::optional(start);
 }
 

@@ -26,7 +26,7 @@ namespace {
 
 using gpushm::channel::consumer_mode;
 using gpushm::channel::consumer_table;
-using gpushm::channel::member;
+using gpushm::channel::consumer_view;
 using gpushm::channel::producer_table;
 using gpushm::channel::table_view;
 using gpushm_testing::page_memory;
@@ -60,7 +60,7 @@ struct consumer {
   page_memory memory{sync::timeline_page_bytes};
   consumer_mode mode;
   consumer_table table;
-  bool is_member = false;
+  bool is_consumer = false;
   bool is_ending = false;  ///< it has left, or is dead: its words end at any moment
   std::map<std::uint64_t, consumer_table::item> used;
   std::uint64_t last = 0;
@@ -74,7 +74,7 @@ struct consumer {
   [[nodiscard]] sync::timeline_writer timeline(std::uint32_t index) const {
     return {memory.page(), index};
   }
-  [[nodiscard]] bool counts() const { return is_member && !is_ending; }
+  [[nodiscard]] bool counts() const { return is_consumer && !is_ending; }
 };
 
 /// One run.
@@ -204,15 +204,15 @@ class replay {
 
   void join(std::size_t c, std::uint64_t start) {
     consumer& joins = *consumers_.at(c);
-    member added = member_of(c);
+    consumer_view added = member_of(c);
     require(now().table->has_room(added), "there is no room");
     now().table->add(added);
     attach_to(joins, c, start);
-    joins.is_member = true;
+    joins.is_consumer = true;
   }
-  [[nodiscard]] member member_of(std::size_t c) const {
+  [[nodiscard]] consumer_view member_of(std::size_t c) const {
     const consumer& of = *consumers_.at(c);
-    member result;
+    consumer_view result;
     result.id = c + 1;
     result.mode = of.mode;
     result.held = of.mode == consumer_mode::latest ? 1 : 0;
@@ -269,7 +269,7 @@ class replay {
     } else {
       require(who.timeline(channel::released_timeline).signal(number) == sync::signal_result::done,
               "`released` does not grow");
-      for (const auto& each : producers_.back()->table->members()) {
+      for (const auto& each : producers_.back()->table->consumers()) {
         require(each.id != c + 1 || now().table->is_plausible(each), "it would be dropped");
       }
     }
@@ -291,7 +291,7 @@ class replay {
     for (const auto& each : producers_) {
       each->table->drop(c + 1);
     }
-    who.is_member = false;
+    who.is_consumer = false;
   }
 
   void end_word(std::size_t which, std::uint32_t word, std::uint64_t last) {
@@ -313,7 +313,7 @@ class replay {
       }
     }
     for (std::size_t c = 0; c != consumers_.size(); ++c) {
-      if (consumers_[c]->is_member) {
+      if (consumers_[c]->is_consumer) {
         now().table->add(member_of(c));
       }
     }

@@ -34,8 +34,8 @@ struct consumer {
 
   explicit consumer(consumer_mode how, std::uint32_t holds = 0)
       : mode(how), held(holds), table(memory.page(), 0, how, holds) {}
-  [[nodiscard]] member as_member(std::uint64_t id) const {
-    member result;
+  [[nodiscard]] consumer_view as_member(std::uint64_t id) const {
+    consumer_view result;
     result.id = id;
     result.mode = mode;
     result.held = held;
@@ -258,8 +258,8 @@ TEST(channel_tables, end_at_the_last_item_that_was_announced_and_published) {
   const auto what = dead.claim();
   EXPECT_EQ(dead.table.prepare(what, {}), 2);
   dead.publish(2);
-  ASSERT_EQ(dead.table.members().size(), 3U);
-  EXPECT_TRUE(dead.table.is_plausible(dead.table.members().front()));
+  ASSERT_EQ(dead.table.consumers().size(), 3U);
+  EXPECT_TRUE(dead.table.is_plausible(dead.table.consumers().front()));
   dead.die();
   EXPECT_EQ(dead.view().last_good(), 1);
   consumer_table::item item;
@@ -477,7 +477,7 @@ TEST(channel_tables, use_free_slots_only_while_consumers_store_anything) {
   const hostile_thread hostile(words);
   std::vector<producer_table::choice> claimed;
   for (int round = 0; round != 20'000; ++round) {
-    for (const member& each : from.table.members()) {
+    for (const consumer_view& each : from.table.consumers()) {
       static_cast<void>(from.table.is_plausible(each));
       ASSERT_LE(producer_table::unreleased(each), each.given);
     }
@@ -492,7 +492,7 @@ TEST(channel_tables, use_free_slots_only_while_consumers_store_anything) {
       claimed.erase(claimed.begin() + 1);
     }
     if (round % 1'000 == 999) {
-      const member again = share.as_member(3);
+      const consumer_view again = share.as_member(3);
       from.table.drop(again.id);
       from.table.add(again);
     }

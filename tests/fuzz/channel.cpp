@@ -135,8 +135,8 @@ class world {
  private:
   [[nodiscard]] producer& now() const { return *producers_.back(); }
   consumer& any_consumer() { return *consumers_[steps_.byte() % consumers_.size()]; }
-  [[nodiscard]] channel::member as_member(const consumer& who) const {
-    channel::member result;
+  [[nodiscard]] channel::consumer_view as_member(const consumer& who) const {
+    channel::consumer_view result;
     result.id = id_of(who);
     result.mode = who.mode;
     result.held = who.held;
@@ -173,17 +173,17 @@ class world {
   }
 
   void join() {
-    const auto member = as_member(any_consumer());
-    const auto& all = now().table.members();
-    const bool is_known =
-        std::any_of(all.begin(), all.end(), [&](const auto& each) { return each.id == member.id; });
+    const auto consumer_view = as_member(any_consumer());
+    const auto& all = now().table.consumers();
+    const bool is_known = std::any_of(
+        all.begin(), all.end(), [&](const auto& each) { return each.id == consumer_view.id; });
     if (is_known) {
       return;
     }
-    if (now().table.has_room(member)) {
-      now().table.add(member);
+    if (now().table.has_room(consumer_view)) {
+      now().table.add(consumer_view);
     } else {
-      now().table.refuse(member.id, channel::refused_too_many);
+      now().table.refuse(consumer_view.id, channel::refused_too_many);
     }
   }
   /// As `gpushm_consumer` does it.
@@ -289,7 +289,7 @@ class world {
 
   /// What everybody can ask.
   void look() {
-    for (const channel::member& each : now().table.members()) {
+    for (const channel::consumer_view& each : now().table.consumers()) {
       static_cast<void>(now().table.is_plausible(each));
       GPUSHM_REQUIRE(channel::producer_table::unreleased(each) <= each.given);
     }

@@ -60,7 +60,7 @@ void check_options(std::string_view name, const channel_producer::options& wante
 /// What a consumer has said about itself; false: not possible.
 bool describe_consumer(const std::optional<channel_claim>& claim,
                        std::uint32_t range,
-                       channel::member& into) {
+                       channel::consumer_view& into) {
   using channel::consumer_mode;
   if (!claim || range < channel::first_held_timeline) {
     return false;
@@ -294,7 +294,7 @@ void channel_producer::keep_workers_of(const channel::table_view& dead,
 // ---- consumers ----
 
 /// Whether it belongs to a producer that has closed the channel: it gets nothing of this one.
-bool channel_producer::has_ended(const channel::member& which) const {
+bool channel_producer::has_ended(const channel::consumer_view& which) const {
   return sync::is_terminal(which.timeline(channel::taken_timeline).read().word) ||
          (former_page_ != 0 &&
           which.timeline(channel::attached_timeline).read().word == former_page_);
@@ -305,7 +305,8 @@ bool channel_producer::has_ended(const channel::member& which) const {
 /// but not if its producer has closed the channel: it ends with that one, also if it does not know
 /// yet that it was admitted. A consumer has the page of the last producer that has admitted it, so
 /// that page exists.
-bool channel_producer::is_for_this(const channel_claim& claim, const channel::member& which) const {
+bool channel_producer::is_for_this(const channel_claim& claim,
+                                   const channel::consumer_view& which) const {
   if (claim.producer == page_->lease().info().generation) {
     return true;
   }
@@ -329,7 +330,7 @@ void channel_producer::admit(const std::string& name, std::uint64_t generation) 
     }
     auto opened = timelines_->open_timelines(name, generation, {});
     const auto claim = decode_claim(opened.lease->metadata());
-    channel::member joined;
+    channel::consumer_view joined;
     joined.id = generation;
     joined.page = &opened.range.page->page();
     joined.first_timeline = opened.range.first;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The items that a consumer takes and releases. channel_membership.cpp has the rest.
+// The items that a consumer takes and releases. channel_joining.cpp has the rest.
 #include "client/channel/channel_consumer.hpp"
 
 #include <algorithm>

@@ -99,7 +99,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
     time_point for_reply;
   };
 
-  // channel_membership.cpp: called by the constructor, and in `next`'s turn.
+  // channel_joining.cpp: called by the constructor, and in `next`'s turn.
   void join_any(const patience& until, const std::stop_token& stop);
   [[nodiscard]] bool join(opened_timelines producer, time_point until, const std::stop_token& stop);
   [[nodiscard]] bool join_next_producer(const patience& until, const std::stop_token& stop);

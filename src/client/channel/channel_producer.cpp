@@ -94,7 +94,7 @@ void channel_producer::close() noexcept {
     sync::timeline_writer(page_->own_page(), timeline).close(word_kind::ended);
   }
   claim_.reset();
-  if (!await_members()) {
+  if (!await_consumers()) {
     base::log(
         log_level::info,
         "channel \"" + name_ +
@@ -106,14 +106,14 @@ void channel_producer::close() noexcept {
 
 /// Members of the producer before open the page of this one when they want its first item. Others
 /// have it open. False: one of them has not done so yet.
-bool channel_producer::await_members() const {
+bool channel_producer::await_consumers() const {
   if (!is_continuation_ || table_->announced() < table_->first_item()) {
     return true;
   }
   const std::uint64_t own = page_->lease().info().generation;
   const auto until = base::deadline_after(close_limit);
-  const auto& all = table_->members();
-  return std::all_of(all.begin(), all.end(), [&](const channel::member& each) {
+  const auto& all = table_->consumers();
+  return std::all_of(all.begin(), all.end(), [&](const channel::consumer_view& each) {
     return each.mode == channel::consumer_mode::share ||
            sync::wait(each.timeline(channel::attached_timeline), own, until) !=
                wait_result::timed_out;
@@ -158,7 +158,7 @@ void channel_producer::drop(std::uint64_t id) {
 void channel_producer::drop_gone() {
   std::vector<std::uint64_t> ended;
   std::vector<std::uint64_t> invalid;
-  for (const channel::member& each : table_->members()) {
+  for (const channel::consumer_view& each : table_->consumers()) {
     if (sync::is_terminal(each.timeline(channel::released_timeline).read().word) ||
         has_ended(each)) {
       ended.push_back(each.id);
@@ -299,7 +299,7 @@ std::shared_ptr<acquired_slot> channel_producer::acquire_until(
 /// The stream waits until all consumers that get every item have finished with those up to `after`.
 std::optional<channel_producer::obstacle> channel_producer::enqueue_waits(CUstream stream,
                                                                           std::uint64_t after) {
-  for (const channel::member& each : table_->members()) {
+  for (const channel::consumer_view& each : table_->consumers()) {
     const auto released = each.timeline(channel::released_timeline);
     if (each.mode != channel::consumer_mode::block ||
         sync::releases(released.word().load(std::memory_order_seq_cst), after)) {
@@ -432,9 +432,9 @@ gpushm_producer_stats channel_producer::stats() const {
       sync::timeline_reader(page_->page(), channel::published_timeline).read().value().value_or(0);
   // Those of this client that have left are dropped by the next acquisition only: it has their
   // words open itself.
-  const auto& all = table_->members();
+  const auto& all = table_->consumers();
   result.consumers = static_cast<std::uint32_t>(
-      std::count_if(all.begin(), all.end(), [&](const channel::member& each) {
+      std::count_if(all.begin(), all.end(), [&](const channel::consumer_view& each) {
         return !sync::is_terminal(each.timeline(channel::released_timeline).read().word);
       }));
   result.dropped = dropped_;

@@ -115,8 +115,8 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   void keep_workers_of(const channel::table_view& dead, const std::vector<wire::segment>& present);
   [[nodiscard]] former_producer find_former(
       const std::function<bool(const channel::table_view&)>& accepts) const;
-  [[nodiscard]] bool has_ended(const channel::member& which) const;
-  [[nodiscard]] bool await_members() const;
+  [[nodiscard]] bool has_ended(const channel::consumer_view& which) const;
+  [[nodiscard]] bool await_consumers() const;
   /// `missing`: null if the call may wait.
   [[nodiscard]] std::shared_ptr<acquired_slot> acquire_until(
       where on,
@@ -148,7 +148,8 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   void admit_consumers() noexcept;
   void admit_present(const std::vector<wire::segment>& present);
   void admit(const std::string& name, std::uint64_t generation) noexcept;
-  [[nodiscard]] bool is_for_this(const channel_claim& claim, const channel::member& which) const;
+  [[nodiscard]] bool is_for_this(const channel_claim& claim,
+                                 const channel::consumer_view& which) const;
 
   std::shared_ptr<timelines> timelines_;  // destroyed last
   const std::string name_;
