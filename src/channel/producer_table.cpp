@@ -27,7 +27,7 @@ producer_table::producer_table(sync::timeline_page& page,
                                std::byte* table,
                                const shape& of,
                                std::uint64_t first_item,
-                               std::uint64_t last_before)
+                               std::uint64_t last_of_previous)
     : page_(page),
       head_(head_in(table)),
       rows_(reinterpret_cast<row*>(table + rows_offset), of.slots),
@@ -43,7 +43,7 @@ producer_table::producer_table(sync::timeline_page& page,
   head_.slot_stride = of.slot_stride;
   head_.first_item = first_item;
   head_.segment = of.segment;
-  head_.last_before = last_before;
+  head_.last_of_previous = last_of_previous;
   head_.magic = table_magic;
   for (const std::uint32_t timeline : {announced_timeline, published_timeline}) {
     sync::timeline_writer(page_, timeline).reset(first_item - 1);
@@ -59,27 +59,27 @@ producer_table::producer_table(sync::timeline_page& page, std::byte* table, cons
 producer_table::producer_table(sync::timeline_page& page,
                                std::byte* table,
                                const shape& of,
-                               const table_view& dead)
-    : producer_table(page, table, of, dead, last_of(dead)) {}
+                               const table_view& previous)
+    : producer_table(page, table, of, previous, last_of(previous)) {}
 
 /// What a dead producer's words say in the end, read once.
-producer_table::last_items producer_table::last_of(const table_view& dead) noexcept {
+producer_table::last_items producer_table::last_of(const table_view& previous) noexcept {
   const std::uint64_t announced =
-      dead.timeline(announced_timeline).read().value().value_or(dead.first_item() - 1);
-  return {announced, std::min(dead.last_good(), announced)};
+      previous.timeline(announced_timeline).read().value().value_or(previous.first_item() - 1);
+  return {announced, std::min(previous.last_good(), announced)};
 }
 
 producer_table::producer_table(sync::timeline_page& page,
                                std::byte* table,
                                const shape& of,
-                               const table_view& dead,
+                               const table_view& previous,
                                const last_items& last)
     : producer_table(
-          page, table, of, last.announced + 1, of.segment == dead.segment() ? last.good : 0) {
-  if (of.segment != dead.segment() || of.slots != dead.slots()) {
+          page, table, of, last.announced + 1, of.segment == previous.segment() ? last.good : 0) {
+  if (of.segment != previous.segment() || of.slots != previous.slots()) {
     return;
   }
-  read_contents(dead);
+  read_contents(previous);
   for (std::size_t slot = 0; slot != contents_.size(); ++slot) {
     rows_[slot].before.store(contents_[slot].after, std::memory_order_seq_cst);
     rows_[slot].item.store(contents_[slot].item, std::memory_order_seq_cst);
@@ -88,20 +88,21 @@ producer_table::producer_table(sync::timeline_page& page,
 
 /// Which good item of a dead producer each slot has, or had: consumers may use that one, and no
 /// later one.
-void producer_table::read_contents(const table_view& dead) {
-  const std::uint64_t good = last_of_dead();
+void producer_table::read_contents(const table_view& previous) {
+  const std::uint64_t good = last_of_previous();
   // The order has the last items; the next one may have overwritten the one before them.
   const std::uint64_t unknown = next_ - std::min<std::uint64_t>(next_, order_.size());
-  const std::uint64_t older = unknown < dead.first_item() ? dead.last_before() : unknown;
+  const std::uint64_t older =
+      unknown < previous.first_item() ? previous.last_of_previous() : unknown;
   std::vector<std::uint64_t> last(contents_.size(), std::min(good, older));
-  for (std::uint64_t item = std::max(dead.first_item(), unknown + 1); item <= good; ++item) {
-    if (const auto slot = dead.slot_of(item)) {
+  for (std::uint64_t item = std::max(previous.first_item(), unknown + 1); item <= good; ++item) {
+    if (const auto slot = previous.slot_of(item)) {
       last[*slot] = item;
     }
   }
   for (std::uint32_t slot = 0; slot != contents_.size(); ++slot) {
-    const std::uint64_t item = dead.item_in(slot);
-    const std::uint64_t before = dead.before_in(slot);
+    const std::uint64_t item = previous.item_in(slot);
+    const std::uint64_t before = previous.before_in(slot);
     content& what = contents_[slot];
     if (item != 0 && item <= good) {
       what.item = what.after = item;

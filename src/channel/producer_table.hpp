@@ -58,7 +58,7 @@ class producer_table {
   producer_table(sync::timeline_page& page,
                  std::byte* table,
                  const shape& of,
-                 const table_view& dead);
+                 const table_view& previous);
 
   struct choice {
     std::uint32_t slot = 0;
@@ -105,7 +105,7 @@ class producer_table {
   [[nodiscard]] const consumer_view* find_behind(std::uint32_t timeline,
                                                  std::uint64_t value) const noexcept;
   /// The last good item of the producer before; 0: there was none.
-  [[nodiscard]] std::uint64_t last_of_dead() const noexcept { return head_.last_before; }
+  [[nodiscard]] std::uint64_t last_of_previous() const noexcept { return head_.last_of_previous; }
   /// There will be no more items.
   void close() noexcept;
 
@@ -135,7 +135,7 @@ class producer_table {
                  std::byte* table,
                  const shape& of,
                  std::uint64_t first_item,
-                 std::uint64_t last_before);
+                 std::uint64_t last_of_previous);
   struct last_items {
     std::uint64_t announced = 0;
     std::uint64_t good = 0;
@@ -143,9 +143,9 @@ class producer_table {
   producer_table(sync::timeline_page& page,
                  std::byte* table,
                  const shape& of,
-                 const table_view& dead,
+                 const table_view& previous,
                  const last_items& last);
-  [[nodiscard]] static last_items last_of(const table_view& dead) noexcept;
+  [[nodiscard]] static last_items last_of(const table_view& previous) noexcept;
   /// Whether the next item has to wait for a consumer that shares the work: all of them have as
   /// many items as they want.
   [[nodiscard]] bool is_work_full() const noexcept;
@@ -160,7 +160,7 @@ class producer_table {
   void write_consumer(std::uint32_t entry, std::uint64_t id, std::uint64_t start) noexcept;
   [[nodiscard]] bool is_used(std::uint32_t slot) const noexcept;
   void give(std::uint32_t slot) noexcept;
-  void read_contents(const table_view& dead);
+  void read_contents(const table_view& previous);
 
   sync::timeline_page& page_;
   table_head& head_;

@@ -30,14 +30,14 @@ std::optional<table_view> table_view::of(const sync::timeline_page& page,
   result.slot_stride_ = read_once(result.head_->slot_stride);
   result.first_item_ = read_once(result.head_->first_item);
   result.segment_ = read_once(result.head_->segment);
-  result.last_before_ = read_once(result.head_->last_before);
+  result.last_of_previous_ = read_once(result.head_->last_of_previous);
   if (read_once(result.head_->magic) != table_magic ||
       read_once(result.head_->version) != table_version || result.slots_ == 0 ||
       result.slots_ > max_slots || result.slot_bytes_ == 0 ||
       result.slot_stride_ < result.slot_bytes_ ||
       result.slot_stride_ > std::numeric_limits<std::uint64_t>::max() / max_slots ||
       result.first_item_ == 0 || result.first_item_ > sync::max_value ||
-      result.last_before_ >= result.first_item_ ||
+      result.last_of_previous_ >= result.first_item_ ||
       page_bytes(result.slots_) > bytes + sync::timeline_page_bytes) {
     return std::nullopt;
   }
@@ -65,7 +65,7 @@ std::optional<std::uint32_t> table_view::given_slot(std::uint32_t entry,
 std::uint64_t table_view::last_good() const noexcept {
   const std::uint64_t last = std::min(timeline(published_timeline).read().value().value_or(0),
                                       timeline(announced_timeline).read().value().value_or(0));
-  return last < first_item_ ? last_before() : last;
+  return last < first_item_ ? last_of_previous() : last;
 }
 
 std::optional<std::uint32_t> table_view::slot_of(std::uint64_t item) const noexcept {

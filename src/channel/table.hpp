@@ -50,7 +50,7 @@ class table_view {
     return rows_[slot].before.load(std::memory_order_seq_cst);
   }
   /// The last good item of the producer before; 0: none.
-  [[nodiscard]] std::uint64_t last_before() const noexcept { return last_before_; }
+  [[nodiscard]] std::uint64_t last_of_previous() const noexcept { return last_of_previous_; }
   /// The last good item, when `published_timeline` has ended: of this producer, or of those before.
   /// It is announced and published: a stream may have published one that was never announced.
   [[nodiscard]] std::uint64_t last_good() const noexcept;
@@ -80,7 +80,7 @@ class table_view {
   std::uint64_t slot_stride_ = 0;
   std::uint64_t first_item_ = 0;
   std::uint64_t segment_ = 0;
-  std::uint64_t last_before_ = 0;
+  std::uint64_t last_of_previous_ = 0;
 };
 
 /// A table whose slots lie in the segment that this process has mapped: the only type that has

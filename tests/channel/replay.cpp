@@ -301,11 +301,11 @@ class replay {
   }
 
   void take_over(std::uint64_t first) {
-    const table_view dead = now().view();
-    last_good_ = dead.last_good();
-    last_announced_ = dead.timeline(channel::announced_timeline).read().value().value_or(0);
+    const table_view previous = now().view();
+    last_good_ = previous.last_good();
+    last_announced_ = previous.timeline(channel::announced_timeline).read().value().value_or(0);
     producers_.push_back(std::make_unique<producer>(shape_.slots));
-    now().table.emplace(now().memory.page(), now().memory.table(), shape_, dead);
+    now().table.emplace(now().memory.page(), now().memory.table(), shape_, previous);
     require(now().table->announced() + 1 == first, "it begins with another item");
     for (content& each : contents_) {
       while (each.announced.back() > last_good_) {

@@ -55,10 +55,10 @@ struct producer {
 
   explicit producer(std::uint32_t count)
       : slots(count), memory(page_bytes(count)), table(memory.page(), memory.table(), shape()) {}
-  producer(std::uint32_t count, const table_view& dead)
+  producer(std::uint32_t count, const table_view& previous)
       : slots(count),
         memory(page_bytes(count)),
-        table(memory.page(), memory.table(), shape(), dead) {}
+        table(memory.page(), memory.table(), shape(), previous) {}
 
   [[nodiscard]] producer_table::shape shape() const {
     return {slots, stride, stride, slots_segment};
@@ -247,33 +247,33 @@ TEST(channel_tables, take_back_what_a_stream_has_refused) {
 
 /// A stream has the store of an item before the CPU announces it, and the CPU dies between.
 TEST(channel_tables, end_at_the_last_item_that_was_announced_and_published) {
-  producer dead(3);
+  producer previous(3);
   consumer block(consumer_mode::block);
   consumer share(consumer_mode::share);
   consumer latest(consumer_mode::latest, 1);
-  dead.join(block, 1);
-  dead.join(share, 2);
-  dead.join(latest, 3);
-  dead.publish_one();
-  const auto what = dead.claim();
-  EXPECT_EQ(dead.table.prepare(what, {}), 2);
-  dead.publish(2);
-  ASSERT_EQ(dead.table.consumers().size(), 3U);
-  EXPECT_TRUE(dead.table.is_plausible(dead.table.consumers().front()));
-  dead.die();
-  EXPECT_EQ(dead.view().last_good(), 1);
+  previous.join(block, 1);
+  previous.join(share, 2);
+  previous.join(latest, 3);
+  previous.publish_one();
+  const auto what = previous.claim();
+  EXPECT_EQ(previous.table.prepare(what, {}), 2);
+  previous.publish(2);
+  ASSERT_EQ(previous.table.consumers().size(), 3U);
+  EXPECT_TRUE(previous.table.is_plausible(previous.table.consumers().front()));
+  previous.die();
+  EXPECT_EQ(previous.view().last_good(), 1);
   consumer_table::item item;
   for (consumer* const each : {&block, &share}) {
     EXPECT_EQ(each->table.take(item), outcome::taken);
     EXPECT_EQ(item.number, 1);
     EXPECT_EQ(each->table.take(item), outcome::ended);
   }
-  const producer next(3, dead.view());
+  const producer next(3, previous.view());
   EXPECT_EQ(next.table.first_item(), 2);
-  EXPECT_EQ(next.table.last_of_dead(), 1);
+  EXPECT_EQ(next.table.last_of_previous(), 1);
   EXPECT_EQ(next.view().last_good(), 1);
   // As after an orderly end: consumers of the newest look at the last value, too.
-  dead.table.close();
+  previous.table.close();
   EXPECT_EQ(take(latest), 1);
   EXPECT_EQ(latest.table.take(item), outcome::ended);
 }
@@ -281,21 +281,21 @@ TEST(channel_tables, end_at_the_last_item_that_was_announced_and_published) {
 /// Each claimed slot of a dead producer may have the item that a `held` word names: it has died
 /// before it read those words again.
 TEST(channel_tables, continue_without_slots_that_a_dead_producer_had_claimed_and_others_hold) {
-  producer dead(6);
+  producer previous(6);
   consumer latest(consumer_mode::latest, 2);
-  dead.join(latest, 1);
+  previous.join(latest, 1);
   std::vector<std::uint32_t> slot_of_item{0};
   for (int i = 0; i != 6; ++i) {
-    slot_of_item.push_back(dead.publish_one());
+    slot_of_item.push_back(previous.publish_one());
   }
-  const auto first = dead.claim();
-  const auto second = dead.claim();
+  const auto first = previous.claim();
+  const auto second = previous.claim();
   EXPECT_EQ(first.slot, slot_of_item[1]);
   EXPECT_EQ(second.slot, slot_of_item[2]);
   latest.held_timeline(0).store(1);
   latest.held_timeline(1).store(2);
-  dead.die();
-  producer next(6, dead.view());
+  previous.die();
+  producer next(6, previous.view());
   next.table.add(latest.as_member(1));
   std::vector<std::uint32_t> chosen;
   for (int i = 0; i != 4; ++i) {
@@ -320,12 +320,12 @@ TEST(channel_tables, have_slots_inside_of_their_segment_only) {
   from.head().slot_stride = std::uint64_t{1} << 53U;
   from.head().slots = 1;
   from.head().segment = slots_segment + 1;
-  from.head().last_before = 5;
+  from.head().last_of_previous = 5;
   EXPECT_EQ(checked->offset_of(3), 3 * stride);
   EXPECT_EQ(checked->slots(), 4U);
   EXPECT_EQ(checked->segment(), slots_segment);
-  EXPECT_EQ(view.last_before(), 0);
-  from.head().last_before = 0;
+  EXPECT_EQ(view.last_of_previous(), 0);
+  from.head().last_of_previous = 0;
   EXPECT_FALSE(from.view().within(slots_segment + 1, stride * 4));
 }
 
@@ -455,7 +455,7 @@ TEST(channel_tables, use_slots_of_the_segment_only_while_a_producer_stores_anyth
         }
       }
       producer next(from.slots, *each);
-      ASSERT_LE(next.table.last_of_dead(), next.table.announced());
+      ASSERT_LE(next.table.last_of_previous(), next.table.announced());
     }
   }
 }
@@ -503,16 +503,16 @@ TEST(channel_tables, continue_after_a_producer_that_has_stored_anything) {
   constexpr std::uint64_t most = sync::max_value;
   for (const std::uint64_t announced : {std::uint64_t{0}, std::uint64_t{9}, most - 1, most + 1}) {
     for (const std::uint64_t published : {std::uint64_t{0}, std::uint64_t{9}, most, ~most}) {
-      const producer dead(4);
-      dead.die();
-      dead.memory.page().last[announced_timeline].store(announced);
-      dead.memory.page().last[published_timeline].store(published);
+      const producer previous(4);
+      previous.die();
+      previous.memory.page().last[announced_timeline].store(announced);
+      previous.memory.page().last[published_timeline].store(published);
       for (std::uint32_t slot = 0; slot != 4; ++slot) {
-        dead.row_of(slot).item.store(~std::uint64_t{slot});
-        dead.row_of(slot).before.store(most - slot);
+        previous.row_of(slot).item.store(~std::uint64_t{slot});
+        previous.row_of(slot).before.store(most - slot);
       }
-      producer next(4, dead.view());
-      EXPECT_LE(next.table.last_of_dead(), next.table.announced());
+      producer next(4, previous.view());
+      EXPECT_LE(next.table.last_of_previous(), next.table.announced());
       for (int i = 0; i != 4; ++i) {
         EXPECT_LE(next.claim().after, next.table.announced());
       }

@@ -77,11 +77,11 @@ struct producer {
   page_memory memory;
   channel::producer_table table;
   std::vector<channel::producer_table::choice> claimed;
-  producer(const channel::producer_table::shape& of, const channel::table_view* dead)
+  producer(const channel::producer_table::shape& of, const channel::table_view* previous)
       : memory(channel::page_bytes(of.slots)),
-        table(dead == nullptr ? channel::producer_table(memory.page(), memory.table(), of)
-                              : channel::producer_table(memory.page(), memory.table(), of, *dead)) {
-  }
+        table(previous == nullptr
+                  ? channel::producer_table(memory.page(), memory.table(), of)
+                  : channel::producer_table(memory.page(), memory.table(), of, *previous)) {}
   [[nodiscard]] std::optional<channel::table_view> view() const {
     return channel::table_view::of(memory.page(), memory.table(), memory.table_bytes());
   }
@@ -324,12 +324,12 @@ class world {
     }
   }
   void take_over() {
-    const auto dead = now().view();
-    if (!dead || producers_.size() == most_producers) {
+    const auto previous = now().view();
+    if (!previous || producers_.size() == most_producers) {
       return;
     }
-    producers_.push_back(std::make_unique<producer>(shape_, &*dead));
-    GPUSHM_REQUIRE(now().table.last_of_dead() <= now().table.announced());
+    producers_.push_back(std::make_unique<producer>(shape_, &*previous));
+    GPUSHM_REQUIRE(now().table.last_of_previous() <= now().table.announced());
   }
 
   script& steps_;

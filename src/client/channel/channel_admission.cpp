@@ -98,7 +98,7 @@ void channel_producer::begin(const options& wanted) {
   existing.access = access::read_write;
   existing.device = wanted.device == "auto" ? std::string() : wanted.device;
   slots_ = timelines_->client().try_open(name_, existing);
-  const auto last = find_former([](const channel::table_view&) { return true; });
+  const auto last = find_previous([](const channel::table_view&) { return true; });
   const auto& view = last.table;
   if (view) {
     await_end(*view, wanted.stop);
@@ -194,7 +194,7 @@ void channel_producer::check_slots(const std::optional<channel::table_view>& las
 }
 
 /// The last producer before whose table is accepted, if a process still has its page.
-channel_producer::former_producer channel_producer::find_former(
+channel_producer::previous_producer channel_producer::find_previous(
     const std::function<bool(const channel::table_view&)>& accepts) const {
   auto all = timelines_->client().list(names::pages(name_));
   std::erase_if(all, [](const auto& each) { return each.backend != backend::signals; });
@@ -249,8 +249,8 @@ void channel_producer::await_end(const channel::table_view& last,
   }
 }
 
-void channel_producer::continue_channel(const former_producer& former) {
-  const channel::table_view& last = *former.table;
+void channel_producer::continue_channel(const previous_producer& previous) {
+  const channel::table_view& last = *previous.table;
   table_.emplace(page_->own_page(), page_->extra(), shape_, last);
   begin_publishing();
   is_continuation_ = true;
@@ -261,7 +261,7 @@ void channel_producer::continue_channel(const former_producer& former) {
     return last.start_of(each.generation).value_or(sync::max_value + 1) <= sync::max_value;
   });
   if (last.closed()) {
-    former_page_ = former.page->lease().info().generation;
+    previous_page_ = previous.page->lease().info().generation;
   } else if (last.segment() == shape_.segment) {
     keep_workers_of(last, present);
   }
@@ -270,11 +270,11 @@ void channel_producer::continue_channel(const former_producer& former) {
 
 /// Those that share the work join again, with other words, when they have finished with the items
 /// of the producer before.
-void channel_producer::keep_workers_of(const channel::table_view& dead,
+void channel_producer::keep_workers_of(const channel::table_view& previous,
                                        const std::vector<wire::segment>& present) {
   for (const wire::segment& each : present) {
     if (!each.published || each.backend != backend::timeline ||
-        dead.start_of(each.generation).value_or(sync::max_value + 1) > sync::max_value) {
+        previous.start_of(each.generation).value_or(sync::max_value + 1) > sync::max_value) {
       continue;
     }
     try {
@@ -296,8 +296,8 @@ void channel_producer::keep_workers_of(const channel::table_view& dead,
 /// Whether it belongs to a producer that has closed the channel: it gets nothing of this one.
 bool channel_producer::has_ended(const channel::consumer_view& which) const {
   return sync::is_terminal(which.timeline(channel::taken_timeline).read().word) ||
-         (former_page_ != 0 &&
-          which.timeline(channel::attached_timeline).read().word == former_page_);
+         (previous_page_ != 0 &&
+          which.timeline(channel::attached_timeline).read().word == previous_page_);
 }
 
 /// A claim names the producer whose words and slots its consumer has open; another one may admit it
@@ -310,14 +310,14 @@ bool channel_producer::is_for_this(const channel_claim& claim,
   if (claim.producer == page_->lease().info().generation) {
     return true;
   }
-  const auto former = find_former(
+  const auto previous = find_previous(
       [&](const channel::table_view& each) { return each.start_of(which.id).has_value(); });
-  if (!former.table) {
+  if (!previous.table) {
     return false;
   }
   const std::uint64_t attached = which.timeline(channel::attached_timeline).read().word;
   const std::uint64_t current = attached != 0 ? attached : claim.producer;
-  return !former.table->closed() || current != former.page->lease().info().generation;
+  return !previous.table->closed() || current != previous.page->lease().info().generation;
 }
 
 void channel_producer::admit(const std::string& name, std::uint64_t generation) noexcept {

@@ -111,11 +111,11 @@ bool channel_consumer::await_releases(time_point until, const std::stop_token& s
 }
 
 /// With the lock held.
-void channel_consumer::forget_former_slots() {
+void channel_consumer::forget_previous_slots() {
   const bool streams_may_read = streams_release_ && (options_.mode == consumer_mode::latest ||
                                                      (released_ && released_->is_pending()));
   if (!streams_may_read) {
-    former_slots_.clear();
+    previous_slots_.clear();
   }
 }
 
@@ -221,7 +221,7 @@ bool channel_consumer::wait_for_next_producer(time_point until, const std::stop_
   const auto seen = steady_clock::now();
   if (!died_at_) {
     died_at_ = seen;
-    dead_producer_ = producer_pid();
+    previous_pid_ = producer_pid();
   }
   const time_point resume_until =
       options_.resume == forever ? until : base::later(*died_at_, options_.resume);
@@ -238,7 +238,7 @@ bool channel_consumer::wait_for_next_producer(time_point until, const std::stop_
               "the producer has died, and all its complete items were read",
               "call again when there is a new producer, or open the consumer with more time to "
               "resume",
-              {.pid = dead_producer_});
+              {.pid = previous_pid_});
 }
 
 std::optional<consumer_table::item> channel_consumer::take(time_point until,
@@ -470,7 +470,7 @@ void channel_consumer::release(taken_item& item, where on) {
     check_held(item, "release");
     options_.mode == consumer_mode::latest ? release_newest(item, on) : release_in_order(item, on);
     item.is_held = false;
-    forget_former_slots();
+    forget_previous_slots();
   }
   handle_table<taken_item>::of_process().remove(item.handle);
 }

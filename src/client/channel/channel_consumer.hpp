@@ -159,7 +159,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   /// terminal words. Returns false if one has not in time.
   [[nodiscard]] bool await_releases(time_point until, const std::stop_token& stop) const;
   [[nodiscard]] bool is_newest_held_by_stream() const;
-  void forget_former_slots();
+  void forget_previous_slots();
   [[nodiscard]] sync::timeline_writer own_timeline(std::uint32_t index) const;
   [[nodiscard]] cuda::CUdeviceptr own_address(std::uint32_t timeline, cuda::CUstream stream) const;
 
@@ -178,14 +178,14 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   std::shared_ptr<gpushm_segment> slots_;  ///< changed in `next`'s turn only, with the lock held
   std::uint64_t slots_generation_ = 0;
   /// Of producers before, which a stream may still read, although the items were released on it.
-  std::vector<std::shared_ptr<gpushm_segment>> former_slots_;
+  std::vector<std::shared_ptr<gpushm_segment>> previous_slots_;
 
   call_turn turn_;                     ///< of `next`, also while it waits
   std::optional<table_item> pending_;  ///< taken, and not complete when `next` had to return
   std::atomic<bool> ended_{false};
   /// Since when `next` has seen that the producer has died.
   std::optional<time_point> died_at_;
-  std::int32_t dead_producer_ = 0;  ///< its process, if `died_at_`
+  std::int32_t previous_pid_ = 0;  ///< its process, if `died_at_`
   /// A producer that may not know this consumer, and since when `next` has seen it.
   struct doubtful {
     std::uint64_t producer = 0;

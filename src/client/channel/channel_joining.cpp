@@ -336,9 +336,9 @@ void channel_consumer::open_slots(const channel::table_view& producer) {
   }
   const std::lock_guard lock(mutex_);
   if (slots_) {
-    former_slots_.push_back(std::move(slots_));
+    previous_slots_.push_back(std::move(slots_));
   }
-  forget_former_slots();
+  forget_previous_slots();
   slots_ = std::move(opened);
   slots_generation_ = generation;
 }

@@ -189,7 +189,7 @@ void channel_producer::drop_gone() {
 std::optional<channel_producer::obstacle> channel_producer::find_obstacle(
     const std::optional<channel::producer_table::choice>& chosen, where on) const {
   // What items of the previous producer are in may still be read.
-  if (chosen && chosen->after <= table_->last_of_dead() && !lingering_.empty()) {
+  if (chosen && chosen->after <= table_->last_of_previous() && !lingering_.empty()) {
     const auto& range = lingering_.begin()->second.range;
     return obstacle{
         sync::timeline_reader(range.page->page(), range.first + channel::released_timeline),

@@ -100,7 +100,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
     std::uint64_t until = 0;
   };
 
-  struct former_producer {
+  struct previous_producer {
     std::shared_ptr<mapped_page> page;
     std::optional<channel::table_view> table;
   };
@@ -111,9 +111,10 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   void begin_publishing();
   void check_slots(const std::optional<channel::table_view>& last) const;
   void await_end(const channel::table_view& last, const std::stop_token& stop) const;
-  void continue_channel(const former_producer& former);
-  void keep_workers_of(const channel::table_view& dead, const std::vector<wire::segment>& present);
-  [[nodiscard]] former_producer find_former(
+  void continue_channel(const previous_producer& previous);
+  void keep_workers_of(const channel::table_view& previous,
+                       const std::vector<wire::segment>& present);
+  [[nodiscard]] previous_producer find_previous(
       const std::function<bool(const channel::table_view&)>& accepts) const;
   [[nodiscard]] bool has_ended(const channel::consumer_view& which) const;
   [[nodiscard]] bool await_consumers() const;
@@ -172,7 +173,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   /// may still be read.
   std::unordered_map<std::uint64_t, consumer> lingering_;
   /// Of the producer before, if that has closed the channel; else 0.
-  generation former_page_ = 0;
+  generation previous_page_ = 0;
   std::stop_source stop_;  ///< of everything that waits
   std::jthread admitting_;
 };
