@@ -183,7 +183,7 @@ std::uint64_t producer_table::prepare(const choice& what,
   return next_;
 }
 
-void producer_table::take_back(const choice& what) noexcept {
+void producer_table::withdraw(const choice& what) noexcept {
   rows_[what.slot].item.store(claimed_row, std::memory_order_seq_cst);
 }
 

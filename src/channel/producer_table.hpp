@@ -82,7 +82,7 @@ class producer_table {
   [[nodiscard]] std::uint64_t prepare(const choice& what,
                                       std::span<const std::byte> metadata) noexcept;
   /// The stream has refused that: the slot is still claimed, and the next item gets the number.
-  void take_back(const choice& what) noexcept;
+  void withdraw(const choice& what) noexcept;
   /// Makes the prepared item known.
   void announce(const choice& what) noexcept;
   /// A word that has to reach a value before a chosen slot can be claimed.

@@ -16,8 +16,8 @@
 #include "base/files/unique_fd.hpp"
 #include "broker/hub/closer.hpp"
 #include "succession/journal/journal.hpp"
-#include "succession/recorder/inheritance.hpp"
 #include "succession/recorder/recorder.hpp"
+#include "succession/recorder/takeover_state.hpp"
 #include "succession/records/records.hpp"
 #include "tests/broker/hub_world.hpp"
 #include "tests/broker/unread_keeper.hpp"
@@ -131,7 +131,7 @@ TEST_F(chunk_records, are_in_parts_that_a_successor_puts_together) {
   }
   EXPECT_EQ(recorded(many, 2), std::nullopt);
   {
-    const inheritance successor(journal_now(), {});
+    const takeover_state successor(journal_now(), {});
     const records::files_record& found = successor.files.at(many);
     std::vector<records::descriptor_id> expected(chunks);
     std::iota(expected.begin(), expected.end(), 2);
@@ -165,7 +165,7 @@ TEST_F(chunk_records, of_an_earlier_version_are_complete) {
   all.chunk_bytes.assign(chunks, chunk_bytes);
   log.put(records::key_of(records::kind::files, 7), encoder.encode(all));
   log.commit();
-  const inheritance successor(std::move(log), {});
+  const takeover_state successor(std::move(log), {});
   EXPECT_EQ(successor.files.at(7), all);
 }
 
@@ -176,7 +176,7 @@ TEST_F(chunk_records, without_a_part_are_refused) {
           encoder.encode(records::files_record{{1}, {chunk_bytes}}));
   log.commit();
   try {
-    const inheritance successor(std::move(log), {});
+    const takeover_state successor(std::move(log), {});
     ADD_FAILURE() << "not refused";
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::invalid_argument);

@@ -37,8 +37,8 @@
 #include "succession/descriptor_store/descriptor_store.hpp"
 #include "succession/journal/journal.hpp"
 #include "succession/recorder/descriptor_shelf.hpp"
-#include "succession/recorder/inheritance.hpp"
 #include "succession/recorder/recorder.hpp"
+#include "succession/recorder/takeover_state.hpp"
 #include "succession/records/records.hpp"
 #include "tests/broker/hub_world.hpp"
 #include "tests/support/process/deadline.hpp"
@@ -555,7 +555,7 @@ class freed_memory_of_a_predecessor : public testing::Test {
     return base::unique_fd(::fcntl(file, F_DUPFD_CLOEXEC, 0));
   }
   /// As it is found after a SIGKILL now. `left`: that the keeper has.
-  [[nodiscard]] inheritance what_is_left(stored_files left = {}) const {
+  [[nodiscard]] takeover_state what_is_left(stored_files left = {}) const {
     return {journal::journal::open(copy_of(journal_.get())), std::move(left)};
   }
   /// Makes a segment and ends it, as does its creator, while the keeper does not read.
@@ -593,7 +593,7 @@ TEST_F(freed_memory_of_a_predecessor, is_charged_until_it_is_closed_and_a_reserv
   make_and_free();
   const core::budget::amounts before = dying_->used();
   EXPECT_EQ(before.at(static_cast<std::size_t>(core::resource::host_bytes)), 4096U);
-  inheritance from = what_is_left();
+  takeover_state from = what_is_left();
   ASSERT_EQ(from.freeing.count(generation_), 1U);
   ASSERT_EQ(from.files.count(generation_), 1U);
   const auto numbers = from.files.at(generation_).chunks;
@@ -622,7 +622,7 @@ TEST_F(freed_memory_of_a_predecessor, is_charged_until_it_is_closed_and_a_reserv
 
 TEST_F(freed_memory_of_a_predecessor, is_not_charged_if_the_keeper_has_removed_it) {
   make_and_free();
-  inheritance from = what_is_left();
+  takeover_state from = what_is_left();
   descriptor_shelf shelf = shelf_at(keeper_.directory / "notify", {});
   const auto closes = std::make_shared<closer>(shelf.another());
   recorder records(std::move(from.log), shelf.another(), from.next_packet());

@@ -26,7 +26,7 @@
 #include "gpushm/error.hpp"
 #include "protocol/transport/packet_socket.hpp"
 #include "succession/journal/journal.hpp"
-#include "succession/recorder/inheritance.hpp"
+#include "succession/recorder/takeover_state.hpp"
 #include "succession/records/records.hpp"
 #include "tests/support/process/deadline.hpp"
 #include "tests/support/raw_session/traps.hpp"
@@ -113,7 +113,7 @@ TEST(close_apart, closes_nothing_else) {
 }
 
 /// What is left of a predecessor and cannot be used.
-TEST(read_inheritances, does_not_wait_for_what_it_closes) {
+TEST(read_takeover_states, does_not_wait_for_what_it_closes) {
   const auto inherited = std::make_shared<std::vector<keeper::named_descriptor>>();
   std::vector<gpushm_testing::lingering_socket> traps;
   for (const char* const name : {"no-name", "d1.a", "d1.b"}) {
@@ -121,7 +121,7 @@ TEST(read_inheritances, does_not_wait_for_what_it_closes) {
     inherited->push_back({name, std::move(traps.back().trap)});
   }
   EXPECT_TRUE(returns([inherited] {
-    const auto all = read_inheritances(std::move(*inherited));
+    const auto all = read_takeover_states(std::move(*inherited));
     EXPECT_EQ(all.size(), 1U);
     EXPECT_FALSE(all.at("d1")) << "it has no journal";
   }));
@@ -129,7 +129,7 @@ TEST(read_inheritances, does_not_wait_for_what_it_closes) {
 
 /// What a later version has recorded is neither skipped nor dropped: that version can still
 /// continue it, however often this one was started.
-TEST(read_inheritances, leaves_a_domain_that_needs_a_later_version_as_it_is) {
+TEST(read_takeover_states, leaves_a_domain_that_needs_a_later_version_as_it_is) {
   journal::journal log = journal::journal::create(1U << 20U);
   const auto record = [&](std::uint32_t min_reader) {
     records::broker_record self;
@@ -143,7 +143,7 @@ TEST(read_inheritances, leaves_a_domain_that_needs_a_later_version_as_it_is) {
   const auto read = [&] {
     std::vector<keeper::named_descriptor> inherited;
     inherited.push_back({"d1+1", base::unique_fd(::dup(log.descriptor()))});
-    return read_inheritances(std::move(inherited));
+    return read_takeover_states(std::move(inherited));
   };
   record(records::reader + 1);
   // In a form that this version cannot read.

@@ -125,7 +125,7 @@ class replay {
       require(now().table->prepare(what, number) == a, "another item");
       now().items.insert_or_assign(a, what);
     } else if (action == "refuse") {
-      now().table->take_back(now().items.at(a));
+      now().table->withdraw(now().items.at(a));
       now().table->abandon(now().items.at(a));
       now().claimed.erase(now().items.at(a).slot);
     } else if (action == "announce") {

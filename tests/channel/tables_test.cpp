@@ -233,7 +233,7 @@ TEST(channel_tables, take_back_what_a_stream_has_refused) {
   const auto second = from.claim();
   EXPECT_EQ(from.table.prepare(first, {}), 1);
   EXPECT_EQ(take(block), std::nullopt) << "it is not announced";
-  from.table.take_back(first);
+  from.table.withdraw(first);
   EXPECT_EQ(from.table.announced(), 0);
   EXPECT_EQ(from.announce(second), 1) << "the number is used by the next one";
   from.publish(1);

@@ -261,7 +261,7 @@ class world {
     const std::uint64_t number = now().table.prepare(*what, std::span(metadata).first(how));
     GPUSHM_REQUIRE(number == before + 1);
     if (how % 8 == 0) {
-      now().table.take_back(*what);
+      now().table.withdraw(*what);
       now().claimed.push_back(*what);
     } else {
       static_cast<void>(

@@ -345,7 +345,7 @@ prepared requests::handle(const context& at, const wire::attach& message) {
   if (what.backend == backend::signals) {
     kept_fd& given = at.descriptors.front();
     by_signaler = sync::is_open_for_writing(given.get());
-    writable = pages_.take_back(what, given);
+    writable = pages_.take_handed_back(what, given);
     files.chunks.reserve(2);
   }
   domain_.attach(at.number, message.generation, message.first_chunk, at.descriptors.size());

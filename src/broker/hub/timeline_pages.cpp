@@ -34,7 +34,7 @@ void timeline_pages::make(const core::segment& what, segment_files& files) {
   files.chunk_bytes = {what.allocated_bytes};
 }
 
-kept_fd timeline_pages::take_back(const core::segment& what, kept_fd& given) {
+kept_fd timeline_pages::take_handed_back(const core::segment& what, kept_fd& given) {
   constexpr const char* operation = "hand back a page of timelines";
   check_return(what, given);
   // Openers get one for reading, and the broker keeps the other one.

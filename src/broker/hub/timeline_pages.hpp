@@ -30,7 +30,7 @@ class timeline_pages {
   /// Takes the page that `given` is, of a segment that is handed back: `given` is open for reading
   /// then. Returns the descriptor that is open for writing. Throws wrong_descriptor_kind if it is
   /// not the page that this segment was, and as `make`.
-  [[nodiscard]] kept_fd take_back(const core::segment& what, kept_fd& given);
+  [[nodiscard]] kept_fd take_handed_back(const core::segment& what, kept_fd& given);
   /// The process that signals has ended: ends the words of the page, for all that wait for them. No
   /// effect on other segments.
   void end(gpushm::generation generation) noexcept;

@@ -16,9 +16,9 @@
 #include "broker/session/sender.hpp"
 #include "broker/session/session_ender.hpp"
 #include "broker/session/turn_loop.hpp"
-#include "succession/recorder/inheritance.hpp"
 #include "succession/recorder/recorder.hpp"
 #include "succession/recorder/state_table_file.hpp"
+#include "succession/recorder/takeover_state.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -30,7 +30,7 @@ namespace gpushm::broker_detail {
 class restorer {
  public:
   /// All must outlive this object.
-  restorer(inheritance& from,
+  restorer(takeover_state& from,
            asio::io_context& io,
            hub& sessions,
            state_table_file& table,
@@ -70,7 +70,7 @@ class restorer {
   void give_table(connection& to);
   void drop_sessions();
 
-  inheritance& from_;
+  takeover_state& from_;
   asio::io_context& io_;
   hub& hub_;
   state_table_file& table_;

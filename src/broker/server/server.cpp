@@ -33,9 +33,9 @@
 #include "broker/session/turn_loop.hpp"
 #include "protocol/transport/listener.hpp"
 #include "protocol/transport/packet_socket.hpp"
-#include "succession/recorder/inheritance.hpp"
 #include "succession/recorder/recorder.hpp"
 #include "succession/recorder/state_table_file.hpp"
+#include "succession/recorder/takeover_state.hpp"
 
 namespace gpushm::broker_detail {
 
@@ -529,7 +529,7 @@ class server::impl final : public outbox {
 
   // ---- a predecessor and a successor ----
 
-  [[nodiscard]] static transport::listener inherited_listener(inheritance& from) {
+  [[nodiscard]] static transport::listener inherited_listener(takeover_state& from) {
     return {from.broker.socket_path,
             from.take(from.broker.lock).file,
             from.take(from.broker.listener).file,
@@ -634,7 +634,7 @@ class server::impl final : public outbox {
   member_log log_;
   bool is_resumable_;
   gpushm::generation first_generation_;
-  std::optional<inheritance> from_;  ///< while this object is constructed
+  std::optional<takeover_state> from_;  ///< while this object is constructed
   transport::listener listener_;
   mutable std::mutex bound_mutex_;  ///< for the identity of the listener's file
   state_table_file table_;

@@ -10,15 +10,15 @@
 #include "broker/hub/counters.hpp"
 #include "core/budget.hpp"
 #include "gpushm/broker.hpp"
-#include "succession/recorder/inheritance.hpp"
 #include "succession/recorder/segment_ledger.hpp"
+#include "succession/recorder/takeover_state.hpp"
 
 namespace gpushm::broker_detail {
 
 /// For a broker that a successor can continue: its keeper is the one that $NOTIFY_SOCKET names.
 struct succession {
-  std::string short_name;           ///< of the domain, in the keeper
-  std::optional<inheritance> from;  ///< nothing: there is nothing to continue
+  std::string short_name;              ///< of the domain, in the keeper
+  std::optional<takeover_state> from;  ///< nothing: there is nothing to continue
   /// If there is nothing: larger than those of every earlier segment, or a reference to one that
   /// was lost would be one to a segment that is created later.
   gpushm::generation first_generation = 1;

@@ -134,7 +134,7 @@ bool channel_consumer::join(opened_timelines producer,
     claim_ = timelines_->reserve_timelines(
         unique_name(names::consumers(name_)), range_, timeline_count_, request_deadline);
   } catch (...) {
-    timelines_->pages().give_back(range_, timeline_count_);
+    timelines_->pages().release(range_, timeline_count_);
     throw;
   }
   try {

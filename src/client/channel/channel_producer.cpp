@@ -352,7 +352,7 @@ std::uint64_t channel_producer::publish(acquired_slot& slot,
           "publish",
           name_);
     } catch (...) {
-      table_->take_back(slot.what);
+      table_->withdraw(slot.what);
       throw;
     }
     table_->announce(slot.what);

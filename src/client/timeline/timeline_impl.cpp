@@ -197,7 +197,7 @@ std::unique_ptr<gpushm_timeline> gpushm_timeline::take_over(milliseconds timeout
   if (!last) {
     throw_invalid_value("take over");
   }
-  return timelines_->resume(name_, *last, deadline);
+  return timelines_->take_over(name_, *last, deadline);
 }
 
 /// Goes on with the word of the next signaler, unless `stop` is requested before there is one.

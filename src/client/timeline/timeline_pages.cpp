@@ -127,7 +127,7 @@ timeline_pages::own* timeline_pages::owner_of(const timeline_range& range) noexc
   return at == own_.end() ? nullptr : &*at;
 }
 
-void timeline_pages::give_back(const timeline_range& range, std::uint32_t count) noexcept {
+void timeline_pages::release(const timeline_range& range, std::uint32_t count) noexcept {
   const std::lock_guard lock(mutex_);
   own* const of = owner_of(range);
   for (std::uint32_t i = 0; of != nullptr && i != count; ++i) {

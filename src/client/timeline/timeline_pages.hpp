@@ -88,7 +88,7 @@ class timeline_pages {
     return add(make(), count);
   }
   /// Words whose timeline was never published.
-  void give_back(const timeline_range& range, std::uint32_t count) noexcept;
+  void release(const timeline_range& range, std::uint32_t count) noexcept;
   /// Ends words that were published with `lease`, and takes them back: they are free when the
   /// broker has freed that segment, because no process has it open then.
   void end(const timeline_range& range,

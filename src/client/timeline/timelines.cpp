@@ -122,7 +122,7 @@ std::vector<std::unique_ptr<gpushm_timeline>> timelines::create_all(std::string_
     return result;
   } catch (...) {
     if (!lease) {
-      pages_.give_back(range, wanted.count);
+      pages_.release(range, wanted.count);
     }
     throw;
   }
@@ -134,9 +134,9 @@ std::unique_ptr<gpushm_timeline> timelines::create(std::string_view name) {
   return std::move(create_all(name, {}).front());
 }
 
-std::unique_ptr<gpushm_timeline> timelines::resume(const std::string& name,
-                                                   std::uint64_t value,
-                                                   steady_time deadline) {
+std::unique_ptr<gpushm_timeline> timelines::take_over(const std::string& name,
+                                                      std::uint64_t value,
+                                                      steady_time deadline) {
   new_timelines wanted;
   wanted.value = value;
   wanted.operation = "take over";

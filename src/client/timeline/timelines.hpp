@@ -39,9 +39,9 @@ class timelines : public std::enable_shared_from_this<timelines> {
   [[nodiscard]] std::unique_ptr<gpushm_timeline> create(std::string_view name);
   /// Creates a timeline again whose signaler has ended; waits until its name is free, or
   /// `deadline`. Throws as a request.
-  [[nodiscard]] std::unique_ptr<gpushm_timeline> resume(const std::string& name,
-                                                        std::uint64_t value,
-                                                        steady_time deadline);
+  [[nodiscard]] std::unique_ptr<gpushm_timeline> take_over(const std::string& name,
+                                                           std::uint64_t value,
+                                                           steady_time deadline);
   /// Timelines that belong to a segment of this process. Throws invalid_argument (another process
   /// has created it), and as a request.
   [[nodiscard]] std::vector<std::unique_ptr<gpushm_timeline>> create_for(

@@ -25,7 +25,7 @@
 #include "domains/serve/quota_rules.hpp"
 #include "domains/serve/start_counts.hpp"
 #include "gpushm/broker.hpp"
-#include "succession/recorder/inheritance.hpp"
+#include "succession/recorder/takeover_state.hpp"
 
 namespace gpushm::domains {
 
@@ -61,7 +61,7 @@ struct deleter_unless_continued {
 using hosted_broker = std::unique_ptr<broker_detail::running_server, deleter_unless_continued>;
 
 /// The domains of the last process, by their short names in the keeper (`take_predecessor`).
-using predecessor = std::map<std::string, broker_detail::inheritance>;
+using predecessor = std::map<std::string, broker_detail::takeover_state>;
 
 /// The brokers of this node, one per domain. A domain's directory is `<run_dir>/d/<domain>`; any
 /// process that has it mounted can connect under any uid, so `<run_dir>/d` is accessible only to

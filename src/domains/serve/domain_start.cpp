@@ -43,7 +43,7 @@ struct continued_counts {
   }
 };
 
-continued_counts counts_of(const broker_detail::inheritance& from) {
+continued_counts counts_of(const broker_detail::takeover_state& from) {
   continued_counts result;
   result.domains = 1;
   result.segments = static_cast<std::uint64_t>(

@@ -16,20 +16,20 @@ namespace gpushm::domains {
 namespace {
 
 using broker_detail::descriptor_shelf;
-using broker_detail::inheritance;
+using broker_detail::takeover_state;
 
 constexpr std::chrono::milliseconds keeper_timeout{5'000};
 
 }  // namespace
 
-std::map<std::string, inheritance> take_predecessor(keeper::descriptor_store& store) {
+std::map<std::string, takeover_state> take_predecessor(keeper::descriptor_store& store) {
   auto inherited = keeper::take_inherited_descriptors();
   std::vector<std::string> names(inherited.size());
   std::transform(inherited.begin(), inherited.end(), names.begin(), [](const auto& each) {
     return each.name;
   });
-  std::map<std::string, inheritance> result;
-  auto all = broker_detail::read_inheritances(std::move(inherited));
+  std::map<std::string, takeover_state> result;
+  auto all = broker_detail::read_takeover_states(std::move(inherited));
   for (auto& [short_name, found] : all) {
     if (found) {
       result.emplace(short_name, std::move(*found));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "succession/recorder/inheritance.hpp"
+#include "succession/recorder/takeover_state.hpp"
 
 #include <algorithm>
 #include <new>
@@ -49,7 +49,7 @@ std::vector<records::descriptor_id> stored_files::numbers() const {
   return result;
 }
 
-inheritance::inheritance(journal::journal from, stored_files left)
+takeover_state::takeover_state(journal::journal from, stored_files left)
     : log(std::move(from)), descriptors(std::move(left)), stored(descriptors.numbers()) {
   check_reader();
   read_notes();
@@ -59,7 +59,7 @@ inheritance::inheritance(journal::journal from, stored_files left)
 }
 
 /// Changes nothing, however often an earlier version starts: the domain waits for a later one.
-void inheritance::check_reader() const {
+void takeover_state::check_reader() const {
   const auto self = log.find(records::key_of(records::kind::broker));
   if (!self) {
     return;
@@ -75,7 +75,7 @@ void inheritance::check_reader() const {
   }
 }
 
-void inheritance::read_notes() {
+void takeover_state::read_notes() {
   journal::death_notes& notes = log.notes();
   if (notes.failed_starts >= max_failed_starts) {
     throw error(errc::invalid_argument,
@@ -102,12 +102,12 @@ void inheritance::read_notes() {
   }
 }
 
-kept_fd inheritance::take(records::descriptor_id number) {
+kept_fd takeover_state::take(records::descriptor_id number) {
   base::unique_fd found = descriptors.take(number);
   return found ? kept_fd(std::move(found), number) : kept_fd();
 }
 
-records::descriptor_id inheritance::last_freed() const noexcept {
+records::descriptor_id takeover_state::last_freed() const noexcept {
   records::descriptor_id last = 0;
   for (const auto& [generation, ended] : freeing) {
     if (const auto at = files.find(generation); at != files.end()) {
@@ -120,7 +120,7 @@ records::descriptor_id inheritance::last_freed() const noexcept {
   return last;
 }
 
-core::session_id inheritance::next_session() const noexcept {
+core::session_id takeover_state::next_session() const noexcept {
   core::session_id last = 0;
   for (const auto& [name, value] : state.records) {
     if (const auto* const numbers = std::get_if<core::saved_numbers>(&value)) {
@@ -134,11 +134,11 @@ core::session_id inheritance::next_session() const noexcept {
   return last + 1;
 }
 
-std::uint64_t inheritance::next_packet() const noexcept {
+std::uint64_t takeover_state::next_packet() const noexcept {
   return packets.empty() ? 1 : packets.rbegin()->first + 1;
 }
 
-void inheritance::read() {
+void takeover_state::read() {
   bool complete = false;
   std::map<core::session_id, std::uint64_t> next_names;
   std::map<std::pair<gpushm::generation, std::uint64_t>, records::files_record> parts;
@@ -216,7 +216,7 @@ void inheritance::read() {
 }
 
 /// The predecessor may also have recorded the effect already.
-void inheritance::finish_call() {
+void takeover_state::finish_call() {
   transport::reported_call& call = log.call();
   if (call.what == transport::reported_call::kind::none) {
     return;
@@ -248,7 +248,7 @@ void inheritance::finish_call() {
   call.clear();
 }
 
-std::map<std::string, std::optional<inheritance>> read_inheritances(
+std::map<std::string, std::optional<takeover_state>> read_takeover_states(
     std::vector<keeper::named_descriptor> inherited) {
   struct left {
     std::optional<journal::journal> log;
@@ -280,7 +280,7 @@ std::map<std::string, std::optional<inheritance>> read_inheritances(
     }
   }
   close_apart(std::move(foreign));
-  std::map<std::string, std::optional<inheritance>> result;
+  std::map<std::string, std::optional<takeover_state>> result;
   for (auto& [domain, of] : all) {
     auto& into = result[domain];
     try {

@@ -47,12 +47,12 @@ class stored_files {
 };
 
 /// What a predecessor has left of one domain: its journal and its descriptors.
-struct inheritance {
+struct takeover_state {
   /// Reads the journal, and records the effect of the system call in which the predecessor was
   /// killed. Throws `error`: invalid_argument, also if as many brokers as `max_failed_starts` have
   /// ended while they continued this domain; unsupported_version, and nothing is changed: only a
   /// later version can continue it.
-  inheritance(journal::journal from, stored_files left);
+  takeover_state(journal::journal from, stored_files left);
 
   /// The descriptor with this number; empty: there is none.
   [[nodiscard]] kept_fd take(records::descriptor_id number);
@@ -91,7 +91,7 @@ struct inheritance {
 /// can be read, and why is logged; the domain cannot be continued. Other descriptors are closed, by
 /// another thread. Does not block. Throws `error` and std::bad_alloc if one cannot be read now, but
 /// perhaps later.
-[[nodiscard]] std::map<std::string, std::optional<inheritance>> read_inheritances(
+[[nodiscard]] std::map<std::string, std::optional<takeover_state>> read_takeover_states(
     std::vector<keeper::named_descriptor> inherited);
 
 }  // namespace gpushm::broker_detail
