@@ -231,13 +231,13 @@ std::optional<std::string> why_not(const job& of, const found_slab& slab, bool i
 // ---- one loader, and others that wait ----
 
 /// `is_kept`: for the next loader, if this one ends; else it ends with this process.
-load_journal make_journal(const job& of, const slab_info& info, bool is_kept) {
+load_journal make_load_journal(const job& of, const slab_info& info, bool is_kept) {
   create_options wanted;
   wanted.size_bytes = load_journal::bytes_for(of.plan);
   wanted.device = "host";
   wanted.lifetime = is_kept ? lifetime::persistent : lifetime::leased;
-  segment made = of.by.create(of.journal_name(info), wanted);  // contents are zero
-  auto* const head = static_cast<journal_head*>(made.mutable_data());
+  segment made = of.by.create(of.load_journal_name(info), wanted);  // contents are zero
+  auto* const head = static_cast<load_journal_head*>(made.mutable_data());
   head->id = info.id;
   head->identity = of.identity;
   if (is_kept) {
@@ -260,10 +260,10 @@ auto make_or_await(const Make& make) {
 }
 
 /// That of the loader before, if it can be used.
-std::optional<load_journal> find_journal(const job& of, const slab_info& info) {
+std::optional<load_journal> find_load_journal(const job& of, const slab_info& info) {
   open_options wanted;
   wanted.access = access::read_write;
-  auto opened = of.by.try_open(of.journal_name(info), wanted);
+  auto opened = of.by.try_open(of.load_journal_name(info), wanted);
   if (!opened || opened->size_bytes() != load_journal::bytes_for(of.plan)) {
     return std::nullopt;
   }
@@ -282,8 +282,8 @@ std::optional<load_journal> find_journal(const job& of, const slab_info& info) {
 /// Removes all notes beside the model, also of slabs that were removed before they were complete.
 /// If another process begins to load the model meanwhile, its successor would read all of it again.
 /// Throws what a client throws, but for notes that cannot be removed.
-void remove_notes(client& by, const std::string& name) {
-  for (const auto& each : by.list(notes_name(name))) {
+void remove_load_journals(client& by, const std::string& name) {
+  for (const auto& each : by.list(load_journal_prefix(name))) {
     try {
       by.remove(each.name, each.generation);
     } catch (const error& why) {
@@ -297,9 +297,9 @@ void remove_notes(client& by, const std::string& name) {
 
 /// Of a model that is complete: its loader may have been killed before it has done this. False: its
 /// broker has ended, and no other load would do it.
-bool remove_notes_of_complete(client& by, const std::string& name, broker_losses& losses) {
+bool remove_load_journals_of_complete(client& by, const std::string& name, broker_losses& losses) {
   try {
-    remove_notes(by, name);
+    remove_load_journals(by, name);
   } catch (const error& why) {
     if (losses.may_repeat_after(why)) {
       return false;
@@ -313,7 +313,7 @@ bool remove_notes_of_complete(client& by, const std::string& name, broker_losses
 void remove_unless_awaited(const job& of, generation slab) noexcept {
   try {
     if (of.by.stat(of.name, slab).leases <= 1) {
-      remove_notes(of.by, of.name);
+      remove_load_journals(of.by, of.name);
       of.by.remove(of.name, slab);
     }
   } catch (const std::exception& why) {
@@ -434,7 +434,7 @@ bool load_beside(
                 why.cause() + "; the model that has the name stays until this one is complete",
                 "remove that one first (gpushm rm), or " + why.next_step());
   }
-  const load_journal journal = make_journal(of, slab->info, false);
+  const load_journal journal = make_load_journal(of, slab->info, false);
   fill(of, *slab, journal, progress, lanes, took);
   slab->memory.publish(to_metadata(slab->info));
   tell_complete(of, progress, took);
@@ -461,10 +461,10 @@ bool load_or_continue(const job& of, timeline& progress, prepared_lanes& lanes, 
   const generation loaded = slab->memory.generation();
   try {
     // After the slab, whose next loader removes it: without a slab nothing would end it.
-    auto journal = is_new ? std::nullopt : find_journal(of, slab->info);
+    auto journal = is_new ? std::nullopt : find_load_journal(of, slab->info);
     if (!journal) {
-      remove_notes(of.by, of.name);
-      journal.emplace(make_or_await([&] { return make_journal(of, slab->info, true); }));
+      remove_load_journals(of.by, of.name);
+      journal.emplace(make_or_await([&] { return make_load_journal(of, slab->info, true); }));
     }
     fill(of, *slab, *journal, progress, lanes, took);
   } catch (const error& why) {
@@ -655,7 +655,7 @@ segment load(client& by,
     try {
       if (!of) {
         if (auto known = find_known(by, name, paths, options);
-            known && remove_notes_of_complete(by, name, losses)) {
+            known && remove_load_journals_of_complete(by, name, losses)) {
           return on_device(*std::move(known), options);
         }
         of.emplace(describe(by, name, paths, options, until));
@@ -664,7 +664,7 @@ segment load(client& by,
           found && found->memory.generation() != replaced &&
           (found->is_complete || !has_layout_of(*of, *found))) {
         const auto reason = why_not(*of, *found, is_loaded_here);
-        if (!reason && remove_notes_of_complete(by, name, losses)) {
+        if (!reason && remove_load_journals_of_complete(by, name, losses)) {
           return on_device(std::move(found->memory), options);
         }
         if (reason && !may_replace) {

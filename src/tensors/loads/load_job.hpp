@@ -26,7 +26,7 @@ namespace gpushm::tensors {
 inline constexpr std::chrono::milliseconds report_pause{100};
 
 /// In host memory beside a segment that is filled: what its next loader needs.
-struct journal_head {
+struct load_journal_head {
   slab_id id{};
   model_identity identity{};  ///< of the files that the complete pieces are from
   std::atomic<std::uint64_t> verified_pieces{0};
@@ -36,16 +36,16 @@ struct journal_head {
 class load_journal {
  public:
   static std::uint64_t bytes_for(const layout& of) {
-    return sizeof(journal_head) + of.parts.size() * sizeof(std::uint64_t);
+    return sizeof(load_journal_head) + of.parts.size() * sizeof(std::uint64_t);
   }
   explicit load_journal(segment memory) : memory_(std::move(memory)) {}
 
-  [[nodiscard]] journal_head& head() const {
-    return *static_cast<journal_head*>(memory_.mutable_data());
+  [[nodiscard]] load_journal_head& head() const {
+    return *static_cast<load_journal_head*>(memory_.mutable_data());
   }
   [[nodiscard]] std::uint64_t* hashes() const {
     return reinterpret_cast<std::uint64_t*>(static_cast<std::byte*>(memory_.mutable_data()) +
-                                            sizeof(journal_head));
+                                            sizeof(load_journal_head));
   }
 
  private:
@@ -58,7 +58,7 @@ class load_journal {
 }
 
 /// What the names of all journals of a model begin with.
-[[nodiscard]] inline std::string notes_name(const std::string& name) {
+[[nodiscard]] inline std::string load_journal_prefix(const std::string& name) {
   return name + "/~loaded-";
 }
 
@@ -78,8 +78,8 @@ struct job {
   model_sources sources;
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
 
-  [[nodiscard]] std::string journal_name(const slab_info& of) const {
-    return notes_name(name) + base::hex_text(of.id);
+  [[nodiscard]] std::string load_journal_name(const slab_info& of) const {
+    return load_journal_prefix(name) + base::hex_text(of.id);
   }
   [[nodiscard]] error exists(std::string_view what) const {
     return {errc::already_exists,
