@@ -39,11 +39,11 @@ inline constexpr std::uint32_t table_version = 4;
 // Everything is in shared memory: never change an offset, raise `table_version` instead.
 
 /// In the row of a slot that its producer has taken, until the next item in it has a number.
-inline constexpr std::uint64_t claimed_row = ~std::uint64_t{0};
+inline constexpr std::uint64_t acquired_row = ~std::uint64_t{0};
 
 /// What is in one slot.
 struct alignas(64) row {
-  std::atomic<std::uint64_t> item;  ///< 0: none, or `claimed_row`
+  std::atomic<std::uint64_t> item;  ///< 0: none, or `acquired_row`
   std::atomic<std::uint32_t> metadata_bytes;
   std::uint32_t reserved;
   std::array<std::byte, max_metadata_bytes> metadata;

@@ -109,7 +109,7 @@ void producer_table::read_contents(const table_view& previous) {
     } else if (before <= good) {
       what.after = before;
       // It may have died before it read the `held` words again: they may name this item.
-      what.item = item == claimed_row ? before : 0;
+      what.item = item == acquired_row ? before : 0;
     } else {
       what.after = last[slot];
     }
@@ -142,7 +142,7 @@ std::optional<producer_table::choice> producer_table::choose() const noexcept {
   const bool needs_newest = held_by(consumers_) != 0;
   std::optional<std::uint32_t> best;
   for (std::uint32_t slot = 0; slot != contents_.size(); ++slot) {
-    if (contents_[slot].is_claimed) {
+    if (contents_[slot].is_acquired) {
       continue;
     }
     if (needs_newest && contents_[slot].item == announced() && announced() >= head_.first_item) {
@@ -156,10 +156,10 @@ std::optional<producer_table::choice> producer_table::choose() const noexcept {
   return best ? std::optional(choice{*best, contents_[*best].after}) : std::nullopt;
 }
 
-bool producer_table::claim(const choice& what) noexcept {
+bool producer_table::acquire(const choice& what) noexcept {
   std::atomic<std::uint64_t>& item = rows_[what.slot].item;
   rows_[what.slot].before.store(contents_[what.slot].after, std::memory_order_seq_cst);
-  item.store(claimed_row, std::memory_order_seq_cst);
+  item.store(acquired_row, std::memory_order_seq_cst);
   if (is_named(what.slot, held_now())) {
     item.store(contents_[what.slot].item, std::memory_order_seq_cst);
     return false;
@@ -170,7 +170,7 @@ bool producer_table::claim(const choice& what) noexcept {
 
 void producer_table::abandon(const choice& what) noexcept {
   rows_[what.slot].item.store(0, std::memory_order_seq_cst);
-  contents_[what.slot].is_claimed = false;
+  contents_[what.slot].is_acquired = false;
 }
 
 std::uint64_t producer_table::prepare(const choice& what,
@@ -184,7 +184,7 @@ std::uint64_t producer_table::prepare(const choice& what,
 }
 
 void producer_table::withdraw(const choice& what) noexcept {
-  rows_[what.slot].item.store(claimed_row, std::memory_order_seq_cst);
+  rows_[what.slot].item.store(acquired_row, std::memory_order_seq_cst);
 }
 
 void producer_table::announce(const choice& what) noexcept {

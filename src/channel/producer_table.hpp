@@ -73,7 +73,7 @@ class producer_table {
   /// claimed since then, and the CPUs of those that get every item have taken those up to `after`.
   /// False, and the row is as before, if a consumer holds the slot after all: choose again. Then
   /// the streams wait, and the slot is written.
-  [[nodiscard]] bool claim(const choice& what) noexcept;
+  [[nodiscard]] bool acquire(const choice& what) noexcept;
   /// The claimed slot has no item: it is free again.
   void abandon(const choice& what) noexcept;
   /// Stores what belongs to the item of a claimed slot, and returns its number: nobody looks for it
@@ -169,7 +169,7 @@ class producer_table {
   std::span<std::atomic<std::uint32_t>> given_;
   struct content {
     std::uint64_t item = 0;  ///< 0: none, or not known
-    bool is_claimed = false;
+    bool is_acquired = false;
     std::uint64_t after = 0;  ///< consumers may still use items up to this in it
     std::uint64_t owner = 0;  ///< the member that shares the work and was given it; 0: none
     std::uint64_t count = 0;  ///< the number of this item among those that were given to it

@@ -283,8 +283,8 @@ segment& domain::find(gpushm::generation generation) {
 const segment& domain::held(session_id session, gpushm::generation generation) const {
   const auto at = segments_.find(generation);
   if (at == segments_.end() ||
-      std::none_of(at->second->leases.begin(), at->second->leases.end(), [&](const lease& claim) {
-        return claim.holder == session;
+      std::none_of(at->second->leases.begin(), at->second->leases.end(), [&](const lease& held) {
+        return held.holder == session;
       })) {
     throw stale(generation);
   }
@@ -609,15 +609,15 @@ void domain::unname(segment& what, bool exporter_gone) {
     }
   }
   show(what);
-  for (const lease& claim : what.leases) {
-    if (ending_sessions_ != 0 && is_ending(claim.holder)) {
+  for (const lease& held : what.leases) {
+    if (ending_sessions_ != 0 && is_ending(held.holder)) {
       continue;  // it has no connection; a client that resumes reads the state table
     }
     effects_.changes.push_back({event_kind::removed,
                                 what.shared_from_this(),
                                 static_cast<std::uint32_t>(what.leases.size()),
                                 0,
-                                claim.holder});
+                                held.holder});
   }
 }
 

@@ -46,8 +46,8 @@ bool domain::waits_for_fence(const segment& what) const {
     return is_ending(what.creator_session);
   }
   return !what.leases.empty() &&
-         std::all_of(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
-           return is_ending(claim.holder);
+         std::all_of(what.leases.begin(), what.leases.end(), [&](const lease& held) {
+           return is_ending(held.holder);
          });
 }
 
@@ -68,9 +68,9 @@ std::optional<ending_leases> domain::ending_of(const segment& what) const {
     ++result.count;
   };
   bool creator_holds = false;
-  for (const lease& claim : what.leases) {
-    creator_holds = creator_holds || claim.holder == what.creator_session;
-    add(claim.holder);
+  for (const lease& held : what.leases) {
+    creator_holds = creator_holds || held.holder == what.creator_session;
+    add(held.holder);
   }
   if (!creator_holds && what.creator_session != 0) {
     add(what.creator_session);
@@ -279,14 +279,14 @@ void domain::transfer(segment& what, session_id from, session_id to) noexcept {
     what.creator_session = to;
     note(record_kind::segment, what.generation);
   }
-  for (lease& claim : what.leases) {
-    if (claim.holder != from) {
+  for (lease& held : what.leases) {
+    if (held.holder != from) {
       continue;
     }
     note(record_kind::lease, what.generation, from);
     note(record_kind::lease, what.generation, to);
-    claim.holder = to;
-    claim.kept = false;
+    held.holder = to;
+    held.kept = false;
     if (what.creator_session != to) {  // the creator's is charged with the segment
       successor.held.charge(resource::memory_bytes, cost::lease);
       gone.held.release(resource::memory_bytes, cost::lease);
@@ -315,7 +315,7 @@ void domain::keep(session_id session,
     }
     auto& leases = found->second->leases;
     const auto own = std::find_if(
-        leases.begin(), leases.end(), [&](const lease& claim) { return claim.holder == session; });
+        leases.begin(), leases.end(), [&](const lease& held) { return held.holder == session; });
     return own == leases.end() ? nullptr : &*own;
   };
   const auto is_named = [](const lease* own, std::uint64_t count) {

@@ -56,8 +56,8 @@ void release_waiting_open(charges& held, const open_request& request) noexcept {
 }  // namespace
 
 void domain::take_lease(session_id session, segment& what) {
-  const auto at = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
-    return claim.holder == session;
+  const auto at = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& held) {
+    return held.holder == session;
   });
   note(record_kind::lease, what.generation, session);
   if (at != what.leases.end()) {
@@ -88,8 +88,8 @@ void domain::take_lease(session_id session, segment& what) {
 
 void domain::end_lease(
     session_id session, segment& what, std::uint32_t count, bool never_mapped, const actor& by) {
-  const auto at = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
-    return claim.holder == session;
+  const auto at = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& held) {
+    return held.holder == session;
   });
   if (at == what.leases.end()) {
     return;
@@ -110,8 +110,8 @@ void domain::end_lease(
       holder->second.held.release(resource::memory_bytes, cost::lease);
     }
   }
-  const bool others = std::any_of(what.leases.begin(), what.leases.end(), [&](const lease& claim) {
-    return claim.holder != what.creator_session;
+  const bool others = std::any_of(what.leases.begin(), what.leases.end(), [&](const lease& held) {
+    return held.holder != what.creator_session;
   });
   // Failed imports cause no event for producers that wait for their consumers to finish.
   if (what.published && !others && session != what.creator_session &&

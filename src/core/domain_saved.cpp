@@ -76,9 +76,9 @@ saved_value domain::saved(const record_name& which) const {
       break;
     case record_kind::lease:
       if (const auto* const at = find_in(segments_, which.first)) {
-        for (const lease& claim : (*at)->leases) {
-          if (claim.holder == which.second) {
-            return saved_lease{claim.count, claim.used, claim.kept};
+        for (const lease& held : (*at)->leases) {
+          if (held.holder == which.second) {
+            return saved_lease{held.count, held.used, held.kept};
           }
         }
       }
@@ -166,9 +166,9 @@ void domain::visit_saved(const std::function<void(const record_name&, saved_valu
     add(record_kind::segment, generation);
     add(record_kind::metadata, generation);
     // Not by `saved`, which looks each of them up among all.
-    for (const lease& claim : each->leases) {
-      visit({record_kind::lease, generation, claim.holder},
-            saved_lease{claim.count, claim.used, claim.kept});
+    for (const lease& held : each->leases) {
+      visit({record_kind::lease, generation, held.holder},
+            saved_lease{held.count, held.used, held.kept});
     }
   }
   for (const subscription& each : subscriptions_) {
@@ -214,8 +214,8 @@ domain::domain(std::string name,
       restore_segment(key, *found);
     } else if (auto* const metadata = std::get_if<saved_metadata>(&value)) {
       restore_metadata(key, std::move(*metadata));
-    } else if (const auto* const claim = std::get_if<saved_lease>(&value)) {
-      restore_lease(key, which.second, *claim);
+    } else if (const auto* const held = std::get_if<saved_lease>(&value)) {
+      restore_lease(key, which.second, *held);
     } else if (const auto* const subscribed = std::get_if<saved_subscription>(&value)) {
       restore_subscription(key, which.second, *subscribed);
     } else if (const auto* const open = std::get_if<saved_open>(&value)) {
@@ -435,9 +435,9 @@ void domain::restore_indexes() {
       return at != over.end();
     };
     static_cast<void>(ends_with(what.creator_session));
-    for (const lease& claim : what.leases) {
+    for (const lease& held : what.leases) {
       // Otherwise it would never end.
-      require(ends_with(claim.holder), "a lease belongs to no session");
+      require(ends_with(held.holder), "a lease belongs to no session");
     }
   }
   make_room_to_record(waiting_.size() + confirming_.size() + subscriptions_.size());

@@ -42,8 +42,8 @@ void require(bool holds, const std::string& what) {
 struct producer {
   page_memory memory;
   std::optional<producer_table> table;
-  std::map<std::uint32_t, producer_table::choice> claimed;  ///< by slot
-  std::map<std::uint64_t, producer_table::choice> items;    ///< by number: prepared ones, too
+  std::map<std::uint32_t, producer_table::choice> acquired;  ///< by slot
+  std::map<std::uint64_t, producer_table::choice> items;     ///< by number: prepared ones, too
 
   explicit producer(std::uint32_t slots) : memory(channel::page_bytes(slots)) {}
   [[nodiscard]] sync::timeline_writer timeline(std::uint32_t index) const {
@@ -121,17 +121,17 @@ class replay {
       acquire(static_cast<std::uint32_t>(a));
     } else if (action == "prepare") {
       const std::array<std::byte, 1> number{static_cast<std::byte>(a)};
-      const auto what = now().claimed.at(static_cast<std::uint32_t>(b));
+      const auto what = now().acquired.at(static_cast<std::uint32_t>(b));
       require(now().table->prepare(what, number) == a, "another item");
       now().items.insert_or_assign(a, what);
     } else if (action == "refuse") {
       now().table->withdraw(now().items.at(a));
       now().table->abandon(now().items.at(a));
-      now().claimed.erase(now().items.at(a).slot);
+      now().acquired.erase(now().items.at(a).slot);
     } else if (action == "announce") {
       const auto what = now().items.at(a);
       now().table->announce(what);
-      now().claimed.erase(what.slot);
+      now().acquired.erase(what.slot);
       contents_[what.slot].announced.push_back(a);
     } else if (action == "publish") {
       publish(a);
@@ -159,22 +159,22 @@ class replay {
 
   void acquire(std::uint32_t slot) {
     const auto choice = now().table->choose();
-    require(choice.has_value() && !now().claimed.contains(slot), "no slot");
+    require(choice.has_value() && !now().acquired.contains(slot), "no slot");
     // Between its choice and its claim, a consumer of the newest may have released an older slot.
     const auto wanted =
         choice->slot == slot ? choice : std::optional(producer_table::choice{slot, 0});
-    if (!now().table->claim(*wanted)) {
+    if (!now().table->acquire(*wanted)) {
       // The words of a consumer that has gone may have ended meanwhile: the run does not say when.
       for (const auto& each : consumers_) {
         if (each->is_ending) {
           end_words(*each);
         }
       }
-      require(now().table->claim(*wanted), "the slot is held");
+      require(now().table->acquire(*wanted), "the slot is held");
     }
     require(choice->slot != slot || choice->after == contents_[slot].announced.back(),
             "other items must be released before");
-    now().claimed.insert_or_assign(slot, *wanted);
+    now().acquired.insert_or_assign(slot, *wanted);
     for (const auto& each : consumers_) {
       // The producer's CPU has waited for theirs.
       require(!each->counts() || each->mode == consumer_mode::latest ||
@@ -185,18 +185,18 @@ class replay {
   }
 
   void publish(std::uint64_t number) {
-    const auto claimed = now().items.at(number);
+    const auto acquired = now().items.at(number);
     for (const auto& each : consumers_) {
       require(!each->counts() || each->mode == consumer_mode::latest ||
                   sync::releases(each->timeline(channel::released_timeline).reader().word().load(),
-                                 claimed.after),
+                                 acquired.after),
               "the slot is written while a consumer uses it");
       for (const auto& [used, item] : each->used) {
-        require(item.slot != claimed.slot || !each->counts() || used > good_,
+        require(item.slot != acquired.slot || !each->counts() || used > good_,
                 "the slot is written while item " + std::to_string(used) + " is read");
       }
     }
-    contents_[claimed.slot].item = number;
+    contents_[acquired.slot].item = number;
     require(now().timeline(channel::published_timeline).signal(number) == sync::signal_result::done,
             "`published` does not grow");
     good_ = number;

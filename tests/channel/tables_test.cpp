@@ -80,9 +80,9 @@ struct producer {
                      view().entry_of(id).value(),
                      joined_page);
   }
-  producer_table::choice claim() {
+  producer_table::choice acquire() {
     const auto chosen = table.choose().value();
-    EXPECT_TRUE(table.claim(chosen));
+    EXPECT_TRUE(table.acquire(chosen));
     return chosen;
   }
   std::uint64_t announce(const producer_table::choice& what) {
@@ -94,7 +94,7 @@ struct producer {
     EXPECT_EQ(timeline(published_timeline).signal(number), sync::signal_result::done);
   }
   std::uint32_t publish_one() {
-    const auto what = claim();
+    const auto what = acquire();
     publish(announce(what));
     return what.slot;
   }
@@ -159,24 +159,24 @@ TEST(channel_tables, wait_for_any_consumer_that_shares_the_work_and_has_some) {
   EXPECT_FALSE(next_obstacle(from, true)) << "the other one has room";
 }
 
-TEST(channel_tables, wait_for_the_producer_itself_while_every_slot_is_claimed) {
+TEST(channel_tables, wait_for_the_producer_itself_while_every_slot_is_acquired) {
   producer from(2);
-  static_cast<void>(from.claim());
-  static_cast<void>(from.claim());
-  const auto all_claimed = next_obstacle(from, true);
-  ASSERT_TRUE(all_claimed);
-  EXPECT_EQ(all_claimed->consumer, nullptr);
-  EXPECT_EQ(all_claimed->timeline, announced_timeline);
-  EXPECT_TRUE(all_claimed->has_alternatives);
+  static_cast<void>(from.acquire());
+  static_cast<void>(from.acquire());
+  const auto all_acquired = next_obstacle(from, true);
+  ASSERT_TRUE(all_acquired);
+  EXPECT_EQ(all_acquired->consumer, nullptr);
+  EXPECT_EQ(all_acquired->timeline, announced_timeline);
+  EXPECT_TRUE(all_acquired->has_alternatives);
 }
 
 TEST(channel_tables, number_items_in_the_order_of_their_publication) {
   producer from(3);
   consumer block(consumer_mode::block);
   from.join(block, 1);
-  const auto first = from.claim();
-  const auto second = from.claim();
-  const auto third = from.claim();
+  const auto first = from.acquire();
+  const auto second = from.acquire();
+  const auto third = from.acquire();
   EXPECT_THAT((std::vector{first.slot, second.slot, third.slot}),
               testing::UnorderedElementsAre(0, 1, 2));
   EXPECT_FALSE(from.table.choose()) << "all are claimed";
@@ -198,8 +198,8 @@ TEST(channel_tables, keep_the_newest_item_when_several_slots_are_claimed) {
   from.publish_one();
   EXPECT_EQ(take(latest), 1);
   const auto newest = from.publish_one();
-  EXPECT_NE(from.claim().slot, newest);
-  const auto second = from.claim();
+  EXPECT_NE(from.acquire().slot, newest);
+  const auto second = from.acquire();
   EXPECT_NE(second.slot, newest);
   EXPECT_FALSE(from.table.choose()) << "one is held, one has the newest item";
   latest.held_timeline(0).store(0);
@@ -212,8 +212,8 @@ TEST(channel_tables, keep_the_newest_item_when_several_slots_are_claimed) {
 TEST(channel_tables, let_others_join_while_slots_are_claimed) {
   producer from(3);
   from.publish_one();
-  const auto first = from.claim();
-  const auto second = from.claim();
+  const auto first = from.acquire();
+  const auto second = from.acquire();
   consumer block(consumer_mode::block);
   from.join(block, 1);
   EXPECT_EQ(take(block), 1);
@@ -229,8 +229,8 @@ TEST(channel_tables, take_back_what_a_stream_has_refused) {
   consumer share(consumer_mode::share);
   from.join(block, 1);
   from.join(share, 2);
-  const auto first = from.claim();
-  const auto second = from.claim();
+  const auto first = from.acquire();
+  const auto second = from.acquire();
   EXPECT_EQ(from.table.prepare(first, {}), 1);
   EXPECT_EQ(take(block), std::nullopt) << "it is not announced";
   from.table.withdraw(first);
@@ -255,7 +255,7 @@ TEST(channel_tables, end_at_the_last_item_that_was_announced_and_published) {
   previous.join(share, 2);
   previous.join(latest, 3);
   previous.publish_one();
-  const auto what = previous.claim();
+  const auto what = previous.acquire();
   EXPECT_EQ(previous.table.prepare(what, {}), 2);
   previous.publish(2);
   ASSERT_EQ(previous.table.consumers().size(), 3U);
@@ -288,8 +288,8 @@ TEST(channel_tables, continue_without_slots_that_a_dead_producer_had_claimed_and
   for (int i = 0; i != 6; ++i) {
     slot_of_item.push_back(previous.publish_one());
   }
-  const auto first = previous.claim();
-  const auto second = previous.claim();
+  const auto first = previous.acquire();
+  const auto second = previous.acquire();
   EXPECT_EQ(first.slot, slot_of_item[1]);
   EXPECT_EQ(second.slot, slot_of_item[2]);
   latest.held_timeline(0).store(1);
@@ -299,7 +299,7 @@ TEST(channel_tables, continue_without_slots_that_a_dead_producer_had_claimed_and
   next.table.add(latest.as_member(1));
   std::vector<std::uint32_t> chosen;
   for (int i = 0; i != 4; ++i) {
-    chosen.push_back(next.claim().slot);
+    chosen.push_back(next.acquire().slot);
   }
   EXPECT_FALSE(next.table.choose());
   EXPECT_THAT(chosen, testing::Not(testing::Contains(first.slot)));
@@ -475,21 +475,21 @@ TEST(channel_tables, use_free_slots_only_while_consumers_store_anything) {
     }
   }
   const hostile_thread hostile(words);
-  std::vector<producer_table::choice> claimed;
+  std::vector<producer_table::choice> acquired;
   for (int round = 0; round != 20'000; ++round) {
     for (const consumer_view& each : from.table.consumers()) {
       static_cast<void>(from.table.is_plausible(each));
       ASSERT_LE(producer_table::unreleased(each), each.given);
     }
-    if (const auto chosen = from.table.choose(); chosen && from.table.claim(*chosen)) {
-      for (const auto& each : claimed) {
+    if (const auto chosen = from.table.choose(); chosen && from.table.acquire(*chosen)) {
+      for (const auto& each : acquired) {
         ASSERT_NE(each.slot, chosen->slot);
       }
-      claimed.push_back(*chosen);
+      acquired.push_back(*chosen);
     }
-    if (claimed.size() == 3) {
-      from.publish(from.announce(claimed[1]));
-      claimed.erase(claimed.begin() + 1);
+    if (acquired.size() == 3) {
+      from.publish(from.announce(acquired[1]));
+      acquired.erase(acquired.begin() + 1);
     }
     if (round % 1'000 == 999) {
       const consumer_view again = share.as_member(3);
@@ -514,7 +514,7 @@ TEST(channel_tables, continue_after_a_producer_that_has_stored_anything) {
       producer next(4, previous.view());
       EXPECT_LE(next.table.last_of_previous(), next.table.announced());
       for (int i = 0; i != 4; ++i) {
-        EXPECT_LE(next.claim().after, next.table.announced());
+        EXPECT_LE(next.acquire().after, next.table.announced());
       }
     }
   }

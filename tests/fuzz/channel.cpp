@@ -76,7 +76,7 @@ struct consumer {
 struct producer {
   page_memory memory;
   channel::producer_table table;
-  std::vector<channel::producer_table::choice> claimed;
+  std::vector<channel::producer_table::choice> acquired;
   producer(const channel::producer_table::shape& of, const channel::table_view* previous)
       : memory(channel::page_bytes(of.slots)),
         table(previous == nullptr
@@ -116,7 +116,7 @@ class world {
       case 6:
         return release();
       case 7:
-        return claim();
+        return acquire();
       case 8:
         return publish();
       case 9:
@@ -226,22 +226,22 @@ class world {
     }
   }
 
-  void claim() {
+  void acquire() {
     const auto chosen = now().table.choose();
     if (!chosen) {
       return;
     }
     GPUSHM_REQUIRE(chosen->slot < shape_.slots);
     GPUSHM_REQUIRE(chosen->after <= now().table.announced());
-    for (const auto& each : now().claimed) {
+    for (const auto& each : now().acquired) {
       GPUSHM_REQUIRE(each.slot != chosen->slot);
     }
-    if (now().table.claim(*chosen)) {
-      now().claimed.push_back(*chosen);
+    if (now().table.acquire(*chosen)) {
+      now().acquired.push_back(*chosen);
     }
   }
-  std::optional<channel::producer_table::choice> any_claimed() {
-    auto& all = now().claimed;
+  std::optional<channel::producer_table::choice> any_acquired() {
+    auto& all = now().acquired;
     if (all.empty()) {
       return std::nullopt;
     }
@@ -251,7 +251,7 @@ class world {
     return result;
   }
   void publish() {
-    const auto what = any_claimed();
+    const auto what = any_acquired();
     if (!what) {
       return;
     }
@@ -262,7 +262,7 @@ class world {
     GPUSHM_REQUIRE(number == before + 1);
     if (how % 8 == 0) {
       now().table.withdraw(*what);
-      now().claimed.push_back(*what);
+      now().acquired.push_back(*what);
     } else {
       static_cast<void>(
           sync::timeline_writer(now().memory.page(), channel::published_timeline).signal(number));
@@ -271,11 +271,11 @@ class world {
       now().table.announce(*what);
       GPUSHM_REQUIRE(now().table.announced() == number);
     } else if (how % 8 == 1) {
-      now().claimed.push_back(*what);  // its CPU has stopped between the two
+      now().acquired.push_back(*what);  // its CPU has stopped between the two
     }
   }
   void abandon() {
-    if (const auto what = any_claimed()) {
+    if (const auto what = any_acquired()) {
       now().table.abandon(*what);
     }
   }

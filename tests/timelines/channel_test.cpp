@@ -17,7 +17,7 @@
 
 #include "base/files/file.hpp"
 #include "channel/layout.hpp"
-#include "client/channel/channel_claim.hpp"
+#include "client/channel/join_request.hpp"
 #include "protocol/wire/messages.hpp"
 #include "sync/timeline_page.hpp"
 #include "sync/timeline_page_file.hpp"

@@ -58,16 +58,16 @@ void check_options(std::string_view name, const channel_producer::options& wante
 }
 
 /// What a consumer has said about itself; false: not possible.
-bool describe_consumer(const std::optional<channel_claim>& claim,
+bool describe_consumer(const std::optional<join_request>& request,
                        std::uint32_t range,
                        channel::consumer_view& into) {
   using channel::consumer_mode;
-  if (!claim || range < channel::first_held_timeline) {
+  if (!request || range < channel::first_held_timeline) {
     return false;
   }
-  into.mode = claim->mode;
+  into.mode = request->mode;
   into.held = range - channel::first_held_timeline;
-  into.depth = claim->depth;
+  into.depth = request->depth;
   return into.mode == consumer_mode::share
              ? into.held == 0 && into.depth != 0 && into.depth <= channel::max_held
              : (into.held != 0) == (into.mode == consumer_mode::latest);
@@ -93,7 +93,7 @@ void channel_producer::begin(const options& wanted) {
   page_ = timelines_->make_page(
       unique_name(names::pages(name_)), channel::page_bytes(shape_.slots), deadline);
   // Only one process has this name: a second producer ends here.
-  claim_ = reserve_name(deadline, wanted.stop);
+  name_lease_ = reserve_name(deadline, wanted.stop);
   open_options existing;
   existing.access = access::read_write;
   existing.device = wanted.device == "auto" ? std::string() : wanted.device;
@@ -133,7 +133,7 @@ void channel_producer::begin(const options& wanted) {
     table_.emplace(page_->own_page(), page_->extra(), shape_);
     begin_publishing();
   }
-  claim_->publish({}, "create", deadline);
+  name_lease_->publish({}, "create", deadline);
 }
 
 /// Only one process has this name: throws already_exists if another producer has it. One that has
@@ -279,8 +279,8 @@ void channel_producer::keep_workers_of(const channel::table_view& previous,
     }
     try {
       auto opened = timelines_->open_timelines(each.name, each.generation, {});
-      const auto claim = decode_claim(opened.lease->metadata());
-      if (claim && claim->mode == channel::consumer_mode::share) {
+      const auto request = decode_join_request(opened.lease->metadata());
+      if (request && request->mode == channel::consumer_mode::share) {
         const std::lock_guard lock(mutex_);
         lingering_.insert_or_assign(each.generation,
                                     consumer{std::move(opened.lease), std::move(opened.range)});
@@ -305,9 +305,9 @@ bool channel_producer::has_ended(const channel::consumer_view& which) const {
 /// but not if its producer has closed the channel: it ends with that one, also if it does not know
 /// yet that it was admitted. A consumer has the page of the last producer that has admitted it, so
 /// that page exists.
-bool channel_producer::is_for_this(const channel_claim& claim,
+bool channel_producer::is_for_this(const join_request& request,
                                    const channel::consumer_view& which) const {
-  if (claim.producer == page_->lease().info().generation) {
+  if (request.producer == page_->lease().info().generation) {
     return true;
   }
   const auto previous = find_previous(
@@ -316,7 +316,7 @@ bool channel_producer::is_for_this(const channel_claim& claim,
     return false;
   }
   const std::uint64_t attached = which.timeline(channel::attached_timeline).read().word;
-  const std::uint64_t current = attached != 0 ? attached : claim.producer;
+  const std::uint64_t current = attached != 0 ? attached : request.producer;
   return !previous.table->closed() || current != previous.page->lease().info().generation;
 }
 
@@ -329,13 +329,13 @@ void channel_producer::admit(const std::string& name, std::uint64_t generation) 
       }
     }
     auto opened = timelines_->open_timelines(name, generation, {});
-    const auto claim = decode_claim(opened.lease->metadata());
+    const auto request = decode_join_request(opened.lease->metadata());
     channel::consumer_view joined;
     joined.id = generation;
     joined.page = &opened.range.page->page();
     joined.first_timeline = opened.range.first;
-    const bool is_valid = describe_consumer(claim, opened.count, joined);
-    if (is_valid && !is_for_this(*claim, joined)) {
+    const bool is_valid = describe_consumer(request, opened.count, joined);
+    if (is_valid && !is_for_this(*request, joined)) {
       return;
     }
     const std::lock_guard lock(mutex_);

@@ -28,7 +28,7 @@ using sync::word_kind;
 channel_consumer::~channel_consumer() {
   if (base::is_forked_child_of(forks_)) {
     leak(range_.page);
-    leak(claim_);
+    leak(joined_lease_);
     leak(producer_lease_);
     leak(producer_page_);
     leak(timelines_);
@@ -56,7 +56,7 @@ void channel_consumer::close() noexcept {
   for (const auto& each : items) {
     handle_table<taken_item>::of_process().remove(each->handle);
   }
-  if (!range_.page || !claim_) {
+  if (!range_.page || !joined_lease_) {
     return;  // it has never joined
   }
   // A call that takes an item ends soon; the last request to the broker has a deadline.
@@ -68,10 +68,10 @@ void channel_consumer::close() noexcept {
                   "until this process ends (synchronize the stream before closing the consumer)");
     timelines_->pages().keep(range_.page);
     timelines_->pages().keep(producer_page_);
-    leak(claim_);
+    leak(joined_lease_);
     return;
   }
-  timelines_->pages().end(range_, timeline_count_, *claim_);
+  timelines_->pages().end(range_, timeline_count_, *joined_lease_);
 }
 
 bool channel_consumer::is_newest_held_by_stream() const {

@@ -172,7 +172,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   const std::uint32_t timeline_count_;
   const std::uint64_t forks_ = fork_count();
   timeline_range range_;
-  std::shared_ptr<segment_lease> claim_;
+  std::shared_ptr<segment_lease> joined_lease_;
   std::shared_ptr<segment_lease> producer_lease_;
   std::shared_ptr<mapped_page> producer_page_;
   std::shared_ptr<gpushm_segment> slots_;  ///< changed in `next`'s turn only, with the lock held

@@ -6,9 +6,9 @@
 #include "base/files/syscall.hpp"
 #include "base/process/deadline.hpp"
 #include "base/report/has_gone.hpp"
-#include "client/channel/channel_claim.hpp"
 #include "client/channel/channel_consumer.hpp"
 #include "client/channel/channel_names.hpp"
+#include "client/channel/join_request.hpp"
 #include "client/segment/unique_name.hpp"
 #include "sync/cpu_wait.hpp"
 
@@ -131,19 +131,19 @@ bool channel_consumer::join(opened_timelines producer,
                    timeline_count_ - channel::first_held_timeline);
   }
   try {
-    claim_ = timelines_->reserve_timelines(
+    joined_lease_ = timelines_->reserve_timelines(
         unique_name(names::consumers(name_)), range_, timeline_count_, request_deadline);
   } catch (...) {
     timelines_->pages().release(range_, timeline_count_);
     throw;
   }
   try {
-    const channel_claim claim{
+    const join_request request{
         options_.mode, options_.held, producer.range.page->lease().info().generation};
-    claim_->publish(encode(claim), "open", request_deadline);
+    joined_lease_->publish(encode(request), "open", request_deadline);
     const attachment found = attach({until, until}, stop, std::move(producer));
     if (found == attachment::producer_has_ended) {
-      timelines_->pages().end(range_, timeline_count_, *claim_);
+      timelines_->pages().end(range_, timeline_count_, *joined_lease_);
       return false;
     }
     if (found != attachment::done) {
@@ -154,7 +154,7 @@ bool channel_consumer::join(opened_timelines producer,
                   "see whether its process is stopped, or allow more time");
     }
   } catch (...) {
-    timelines_->pages().end(range_, timeline_count_, *claim_);
+    timelines_->pages().end(range_, timeline_count_, *joined_lease_);
     throw;
   }
   return true;
@@ -176,7 +176,7 @@ std::shared_ptr<mapped_page> channel_consumer::next_page() const {
     try {
       auto page = timelines_->open_page(each.name, each.generation);
       const auto view = table_in(*page);
-      if (view && view->start_of(claim_->info().generation)) {
+      if (view && view->start_of(joined_lease_->info().generation)) {
         return page;
       }
     } catch (const error& why) {
@@ -223,7 +223,7 @@ channel_consumer::admission channel_consumer::await_admission(const channel::tab
                                                               bool may_be_unknown,
                                                               time_point until,
                                                               const std::stop_token& stop) const {
-  const std::uint64_t own = claim_->info().generation;
+  const std::uint64_t own = joined_lease_->info().generation;
   const sync::timeline_reader changes = producer.timeline(channel::consumers_timeline);
   for (;;) {
     const std::uint64_t seen = changes.read().word;
@@ -374,14 +374,14 @@ bool channel_consumer::join_next_producer(const patience& until, const std::stop
   }
   std::unique_lock lock(mutex_);
   const auto range = range_;
-  const auto claim = claim_;
+  const auto request = joined_lease_;
   const auto table = table_;
   auto released = std::move(released_);
   lock.unlock();
   const auto restore = [&] {
     const std::lock_guard relock(mutex_);
     range_ = range;
-    claim_ = claim;
+    joined_lease_ = request;
     table_.reset();
     table_.emplace(*table);
     released_ = std::move(released);
@@ -398,7 +398,7 @@ bool channel_consumer::join_next_producer(const patience& until, const std::stop
     restore();
     throw;
   }
-  timelines_->pages().end(range, timeline_count_, *claim);
+  timelines_->pages().end(range, timeline_count_, *request);
   lock.lock();
   streams_release_ = false;
   on_streams_ = 0;

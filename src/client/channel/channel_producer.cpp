@@ -45,7 +45,7 @@ channel_producer::~channel_producer() {
     // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): the thread does not exist here
     static_cast<void>(new (std::nothrow) std::jthread(std::move(admitting_)));
     leak(page_);
-    leak(claim_);
+    leak(name_lease_);
     leak(timelines_);
     return;
   }
@@ -93,7 +93,7 @@ void channel_producer::close() noexcept {
   for (std::uint32_t timeline = 0; timeline != channel::producer_timelines; ++timeline) {
     sync::timeline_writer(page_->own_page(), timeline).close(word_kind::ended);
   }
-  claim_.reset();
+  name_lease_.reset();
   if (!await_consumers()) {
     base::log(
         log_level::info,
@@ -277,7 +277,7 @@ std::shared_ptr<acquired_slot> channel_producer::acquire_until(
     }
     auto acquired = std::make_shared<acquired_slot>(shared_from_this(), *what, on);
     acquired_.reserve(acquired_.size() + 1);
-    if (!table_->claim(*what)) {
+    if (!table_->acquire(*what)) {
       // Consumers that hold the slot after all; hostile ones could do so again and again.
       if (++refused > shape_.slots &&
           (steady_clock::now() >= until || stops.token().stop_requested())) {
@@ -359,7 +359,7 @@ std::uint64_t channel_producer::publish(acquired_slot& slot,
     end(slot);
   }
   handle_table<acquired_slot>::of_process().remove(slot.handle);
-  claim_->broker()->published_item(shape_.slot_bytes);
+  name_lease_->broker()->published_item(shape_.slot_bytes);
   return number;
 }
 

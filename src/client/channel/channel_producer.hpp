@@ -17,8 +17,8 @@
 
 #include "channel/producer_table.hpp"
 #include "client/channel/call_turn.hpp"
-#include "client/channel/channel_claim.hpp"
 #include "client/channel/handle_table.hpp"
+#include "client/channel/join_request.hpp"
 #include "client/timeline/timeline_poller.hpp"
 #include "client/timeline/timelines.hpp"
 #include "gpu/streams/ordered_stores.hpp"
@@ -36,9 +36,9 @@ struct acquired_slot {
   static constexpr std::string_view handle_name = "slot";
 
   acquired_slot(std::shared_ptr<channel_producer> producer,
-                channel::producer_table::choice claimed,
+                channel::producer_table::choice acquired,
                 std::optional<cuda::CUstream> acquired_for) noexcept
-      : of(std::move(producer)), what(claimed), on(acquired_for) {}
+      : of(std::move(producer)), what(acquired), on(acquired_for) {}
 
   const std::shared_ptr<channel_producer> of;
   const channel::producer_table::choice what;
@@ -149,7 +149,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   void admit_consumers() noexcept;
   void admit_present(const std::vector<wire::segment>& present);
   void admit(const std::string& name, std::uint64_t generation) noexcept;
-  [[nodiscard]] bool is_for_this(const channel_claim& claim,
+  [[nodiscard]] bool is_for_this(const join_request& request,
                                  const channel::consumer_view& which) const;
 
   std::shared_ptr<timelines> timelines_;  // destroyed last
@@ -157,7 +157,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   channel::producer_table::shape shape_;
   const std::uint64_t forks_ = fork_count();
   std::shared_ptr<mapped_page> page_;
-  std::shared_ptr<segment_lease> claim_;
+  std::shared_ptr<segment_lease> name_lease_;
   segment_ptr slots_;
 
   mutable std::mutex mutex_;

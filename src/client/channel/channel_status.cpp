@@ -9,8 +9,8 @@
 
 #include "base/report/log.hpp"
 #include "channel/table.hpp"
-#include "client/channel/channel_claim.hpp"
 #include "client/channel/channel_names.hpp"
+#include "client/channel/join_request.hpp"
 
 namespace gpushm::client_detail {
 
@@ -79,9 +79,9 @@ std::optional<gpushm_channel_consumer_info> read_consumer(timelines& timelines,
   if (!opened || opened->count < channel::first_held_timeline) {
     return std::nullopt;
   }
-  const auto claim = decode_claim(opened->lease->metadata()).value_or(channel_claim{});
+  const auto request = decode_join_request(opened->lease->metadata()).value_or(join_request{});
   gpushm_channel_consumer_info result{};
-  result.mode = static_cast<gpushm_consumer_mode>(claim.mode);
+  result.mode = static_cast<gpushm_consumer_mode>(request.mode);
   result.uid = listed.creator_uid;
   result.pid = listed.creator_pid;
   result.generation = listed.generation;
@@ -106,7 +106,7 @@ std::optional<gpushm_channel_consumer_info> read_consumer(timelines& timelines,
   // The producer's words after the consumer's, which are not ahead of them.
   std::uint64_t ahead = 0;
   if (result.mode == GPUSHM_CONSUMER_SHARE) {
-    result.may_hold = claim.depth;
+    result.may_hold = request.depth;
     result.taken = ahead =
         entry ? value_of(table.timeline(channel::first_given_timeline + *entry)) : 0;
   } else {

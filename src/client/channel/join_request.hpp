@@ -19,14 +19,14 @@ namespace gpushm::client_detail {
 }
 
 /// What a consumer says when it joins: the metadata of its words.
-struct channel_claim {
+struct join_request {
   channel::consumer_mode mode = channel::consumer_mode::block;
   std::uint32_t depth = 0;          ///< of mode `share`: items that it may have at once
   gpushm::generation producer = 0;  ///< of the page of the producer that is to admit it
 };
 
 /// One byte each for mode and depth (0 but for `share`), eight for the producer, little-endian.
-[[nodiscard]] inline std::vector<std::byte> encode(const channel_claim& what) {
+[[nodiscard]] inline std::vector<std::byte> encode(const join_request& what) {
   const bool has_depth = what.mode == channel::consumer_mode::share;
   std::vector<std::byte> result{static_cast<std::byte>(what.mode),
                                 static_cast<std::byte>(has_depth ? what.depth : 0)};
@@ -37,15 +37,16 @@ struct channel_claim {
 }
 
 /// Nothing if these bytes, which another process has chosen, are no claim.
-[[nodiscard]] inline std::optional<channel_claim> decode_claim(std::span<const std::byte> bytes) {
-  constexpr std::size_t claim_bytes = 10;
-  if (bytes.size() != claim_bytes ||
+[[nodiscard]] inline std::optional<join_request> decode_join_request(
+    std::span<const std::byte> bytes) {
+  constexpr std::size_t join_request_bytes = 10;
+  if (bytes.size() != join_request_bytes ||
       bytes[0] > static_cast<std::byte>(channel::consumer_mode::share)) {
     return std::nullopt;
   }
-  channel_claim result{
+  join_request result{
       static_cast<channel::consumer_mode>(bytes[0]), std::to_integer<std::uint32_t>(bytes[1]), 0};
-  for (std::size_t i = claim_bytes; i != 2; --i) {
+  for (std::size_t i = join_request_bytes; i != 2; --i) {
     result.producer = result.producer << 8U | std::to_integer<gpushm::generation>(bytes[i - 1]);
   }
   return result;
