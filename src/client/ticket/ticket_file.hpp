@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/files/guarded_fd.hpp"
-#include "client/ticket/exchange.hpp"
+#include "client/ticket/tickets.hpp"
 
 namespace gpushm::client_detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/ticket/exchange.hpp"
+#include "client/ticket/tickets.hpp"
 
 #include <deque>
 #include <filesystem>

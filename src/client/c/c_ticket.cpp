@@ -10,8 +10,8 @@
 #include "base/report/c_interface.hpp"
 #include "base/report/log.hpp"
 #include "client/c/c_handles.hpp"
-#include "client/ticket/exchange.hpp"
 #include "client/ticket/ticket_file.hpp"
+#include "client/ticket/tickets.hpp"
 #include "client/timeline/timeline_impl.hpp"
 #include "protocol/wire/ticket.hpp"
 
