@@ -11,7 +11,6 @@
 #include <memory>
 #include <utility>
 
-#include "apps/gpushmd/config_watch.hpp"
 #include "apps/gpushmd/device_plugin.hpp"
 #include "apps/gpushmd/dra_presence.hpp"
 #include "apps/gpushmd/hook_file.hpp"
@@ -21,6 +20,7 @@
 #include "apps/gpushmd/node_changes.hpp"
 #include "apps/gpushmd/node_domains.hpp"
 #include "apps/gpushmd/node_lock.hpp"
+#include "apps/gpushmd/settings_watch.hpp"
 #include "apps/gpushmd/signals.hpp"
 #include "apps/gpushmd/web_server.hpp"
 #include "base/files/syscall.hpp"
@@ -262,7 +262,7 @@ agent_end run_agent(const settings& chosen, const std::function<settings()>& rel
   for (const std::string& warning : chosen.offer.plugin.warnings) {
     base::log(log_level::warning, warning);
   }
-  config_watch file(chosen.config_file, chosen.config_text);
+  settings_watch file(chosen.config_file, chosen.settings_text);
   node_changes changes(chosen);
   settings started = chosen;
   started.gpus_released = changes.released();

@@ -56,7 +56,7 @@ void add_settings(CLI::App& app, flag_values& flags) {
   }
 }
 
-int check_config(const flag_values& flags) {
+int check_settings(const flag_values& flags) {
   const settings_result result = gather_settings(flags, variable);
   for (const settings_problem& each : result.problems) {
     std::printf("%s: %s%s\n",
@@ -92,7 +92,7 @@ int run(int argc, char** argv) {
     return status == 0 ? EXIT_SUCCESS : exit_usage;
   }
   if (check->parsed()) {
-    return check_config(flags);
+    return check_settings(flags);
   }
   const auto read = [&] { return gather_usable_settings(flags, variable); };
   const settings chosen = read();

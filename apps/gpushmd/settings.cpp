@@ -41,12 +41,12 @@ std::string_view value_of(const setting& what,
 
 void read_file(const std::string& file, settings& out, std::vector<settings_problem>& problems) {
   std::string why;
-  out.config_text = read_config_text(file, why);
+  out.settings_text = read_settings_text(file, why);
   if (!why.empty()) {
     problems.push_back({file, why, "check the path that --config or $GPUSHMD_CONFIG names"});
     return;
   }
-  const std::string& text = out.config_text;
+  const std::string& text = out.settings_text;
   gpushm::device_plugin::checked_configuration checked =
       gpushm::device_plugin::check_configuration(text, file);
   for (gpushm::device_plugin::configuration_problem& each : checked.problems) {
@@ -136,7 +136,7 @@ void take_health_variables(const char* (*variable)(const char*),
 
 }  // namespace
 
-std::string read_config_text(const std::string& file, std::string& why) {
+std::string read_settings_text(const std::string& file, std::string& why) {
   const base::unique_fd fd(
       base::retry([&] { return ::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
   struct stat about {};

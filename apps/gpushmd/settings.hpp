@@ -60,7 +60,7 @@ struct settings {
   log_format log_as = log_format::text;
   gpushm::device_plugin::health_options health;
   device_plugin_settings offer;
-  std::string config_text;  ///< content of `config_file`
+  std::string settings_text;  ///< content of `config_file`
 
   [[nodiscard]] std::string state_directory() const;
 };
@@ -115,7 +115,7 @@ struct settings_result {
 
 /// Returns the text of a settings file. Does not block: refuses anything but a regular file, such
 /// as a FIFO that no process writes to. `problem`: the reason of a failure; empty: none.
-[[nodiscard]] std::string read_config_text(const std::string& file, std::string& problem);
+[[nodiscard]] std::string read_settings_text(const std::string& file, std::string& problem);
 
 /// Reads the `agent:` section of a file into `out`; other top-level keys belong to NVIDIA's plugin.
 void read_agent_section(std::string_view text,

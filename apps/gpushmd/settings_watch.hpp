@@ -12,12 +12,12 @@ namespace gpushm::agent {
 /// Detects that the text of the settings file has changed: written, replaced, or reached through
 /// symbolic links that were replaced, as in a mounted ConfigMap. Thread-safety: distinct objects:
 /// safe; shared objects: unsafe.
-class config_watch {
+class settings_watch {
  public:
   /// `text`: the text that the current settings were read from. An empty path: nothing is watched.
   /// If the kernel does not provide a watch, this is logged and nothing is watched. Throws only
   /// std::bad_alloc.
-  config_watch(std::string path, std::string text);
+  settings_watch(std::string path, std::string text);
 
   /// Readable when the file may have changed; -1: not watched.
   [[nodiscard]] int fd() const noexcept { return watch_ ? watch_->fd() : -1; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/gpushmd/config_watch.hpp"
+#include "apps/gpushmd/settings_watch.hpp"
 
 #include <fmt/core.h>
 
@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds settle_time{200};
 
 }  // namespace
 
-config_watch::config_watch(std::string path, std::string text)
+settings_watch::settings_watch(std::string path, std::string text)
     : path_(std::move(path)), text_(std::move(text)) {
   if (path_.empty()) {
     return;
@@ -36,14 +36,14 @@ config_watch::config_watch(std::string path, std::string text)
   }
 }
 
-void config_watch::stop_watching(const std::exception& why) {
+void settings_watch::stop_watching(const std::exception& why) {
   base::log(log_level::warning,
             fmt::format("{}; send SIGHUP after changes to {}", why.what(), path_));
   watch_.reset();
   check_at_.reset();
 }
 
-std::chrono::milliseconds config_watch::next(std::chrono::milliseconds max) const {
+std::chrono::milliseconds settings_watch::next(std::chrono::milliseconds max) const {
   if (!check_at_) {
     return max;
   }
@@ -51,7 +51,7 @@ std::chrono::milliseconds config_watch::next(std::chrono::milliseconds max) cons
   return std::clamp(left, std::chrono::milliseconds(0), max);
 }
 
-bool config_watch::changed() {
+bool settings_watch::changed() {
   if (!watch_) {
     return false;
   }
@@ -68,7 +68,7 @@ bool config_watch::changed() {
   }
   check_at_.reset();
   std::string problem;
-  std::string text = read_config_text(path_, problem);
+  std::string text = read_settings_text(path_, problem);
   if (!problem.empty() || text == text_) {
     return false;
   }
