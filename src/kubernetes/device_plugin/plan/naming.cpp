@@ -14,18 +14,18 @@ std::string gpu_text(const gpu_info& of) {
   return fmt::format("GPU {} ({})", of.entry.index, of.entry.uuid);
 }
 
-unit unit_of_gpu(const gpu_info& of, std::size_t place) {
+unit unit_of_gpu(const gpu_info& of, std::size_t index) {
   unit result;
   result.id = of.entry.uuid;
   result.index = std::to_string(of.entry.index);
   result.gpu = of.entry.uuid;
-  result.gpu_position = place;
+  result.gpu_position = index;
   result.numa_node = of.numa_node;
   return result;
 }
 
-unit unit_of_instance(const gpu_info& of, std::size_t place, const instance& part) {
-  unit result = unit_of_gpu(of, place);
+unit unit_of_instance(const gpu_info& of, std::size_t index, const instance& part) {
+  unit result = unit_of_gpu(of, index);
   result.id = part.entry.uuid;
   result.index = fmt::format("{}:{}", of.entry.index, part.entry.index);
   result.is_instance = true;
@@ -125,11 +125,11 @@ named_units name_devices(const configuration& settings,
       return all;
     }
   }
-  for (std::size_t place = 0; place < found.gpus.size(); ++place) {
-    const gpu_info& each = found.gpus[place];
+  for (std::size_t index = 0; index < found.gpus.size(); ++index) {
+    const gpu_info& each = found.gpus[index];
     if (!each.entry.mig_enabled || strategy == mig_strategy::none) {
       units_named(all, name_for(settings.gpu_names, each.name, false, gpu_resource_name))
-          .push_back(unit_of_gpu(each, place));
+          .push_back(unit_of_gpu(each, index));
       if (each.entry.mig_enabled) {
         warnings.push_back(
             gpu_text(each) +
@@ -153,7 +153,7 @@ named_units name_devices(const configuration& settings,
                                         ? gpu_resource_name
                                         : whole_resource_name(mig_resource_name(part.profile));
       units_named(all, name_for(settings.mig_names, part.profile, true, otherwise))
-          .push_back(unit_of_instance(each, place, part));
+          .push_back(unit_of_instance(each, index, part));
     }
   }
   return all;

@@ -36,11 +36,11 @@ counted_resource::counted_resource(std::string name,
 }
 
 std::string counted_resource::id_of(std::size_t ordinal) const {
-  const std::size_t place = unit_of_[ordinal];
-  const unit& of = units_[place];
+  const std::size_t index = unit_of_[ordinal];
+  const unit& of = units_[index];
   std::string id = of.id;
   if (of.replicas > 0) {
-    id.append(separator).append(std::to_string(ordinal - first_[place]));
+    id.append(separator).append(std::to_string(ordinal - first_[index]));
   }
   return id;
 }
@@ -76,10 +76,10 @@ std::size_t counted_resource::usable(std::string_view id, std::string_view opera
   if (!found) {
     refuse(operation, "there is no device " + base::in_quotes(id), stale_list);
   }
-  const std::size_t place = unit_of_[*found];
-  if (!health_[place].healthy()) {
+  const std::size_t index = unit_of_[*found];
+  if (!health_[index].healthy()) {
     refuse(operation,
-           fmt::format("device {} is unhealthy: {}", base::in_quotes(id), health_[place].reason()),
+           fmt::format("device {} is unhealthy: {}", base::in_quotes(id), health_[index].reason()),
            stale_list);
   }
   return *found;
@@ -90,8 +90,8 @@ std::vector<device> counted_resource::devices() const {
   all.reserve(device_count_);
   const std::lock_guard lock(health_mutex_);
   for (std::size_t ordinal = 0; ordinal < device_count_; ++ordinal) {
-    const std::size_t place = unit_of_[ordinal];
-    all.push_back({id_of(ordinal), health_[place].healthy(), units_[place].numa_node});
+    const std::size_t index = unit_of_[ordinal];
+    all.push_back({id_of(ordinal), health_[index].healthy(), units_[index].numa_node});
   }
   return all;
 }
