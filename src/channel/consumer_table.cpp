@@ -7,8 +7,8 @@ namespace gpushm::channel {
 
 namespace {
 
-bool has_ended(std::uint64_t timeline) noexcept {
-  return sync::kind_of(timeline) != sync::word_kind::value;
+bool has_ended(std::uint64_t word) noexcept {
+  return sync::kind_of(word) != sync::word_kind::value;
 }
 
 }  // namespace

@@ -59,14 +59,14 @@ void check_options(std::string_view name, const channel_producer::options& wante
 
 /// What a consumer has said about itself; false: not possible.
 bool describe_consumer(const std::optional<join_request>& request,
-                       std::uint32_t range,
+                       std::uint32_t timelines,
                        channel::consumer_view& into) {
   using channel::consumer_mode;
-  if (!request || range < channel::first_held_timeline) {
+  if (!request || timelines < channel::first_held_timeline) {
     return false;
   }
   into.mode = request->mode;
-  into.held = range - channel::first_held_timeline;
+  into.held = timelines - channel::first_held_timeline;
   into.depth = request->depth;
   return into.mode == consumer_mode::share
              ? into.held == 0 && into.depth != 0 && into.depth <= channel::max_held

@@ -374,14 +374,14 @@ bool channel_consumer::join_next_producer(const patience& until, const std::stop
   }
   std::unique_lock lock(mutex_);
   const auto range = range_;
-  const auto request = joined_lease_;
+  const auto lease = joined_lease_;
   const auto table = table_;
   auto released = std::move(released_);
   lock.unlock();
   const auto restore = [&] {
     const std::lock_guard relock(mutex_);
     range_ = range;
-    joined_lease_ = request;
+    joined_lease_ = lease;
     table_.reset();
     table_.emplace(*table);
     released_ = std::move(released);
@@ -398,7 +398,7 @@ bool channel_consumer::join_next_producer(const patience& until, const std::stop
     restore();
     throw;
   }
-  timelines_->pages().end(range, timeline_count_, *request);
+  timelines_->pages().end(range, timeline_count_, *lease);
   lock.lock();
   streams_release_ = false;
   on_streams_ = 0;
