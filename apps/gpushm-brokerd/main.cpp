@@ -243,7 +243,7 @@ int serve(options chosen) {
   // A member of the same uid must not read this process's memory, or its descriptors.
   ::prctl(PR_SET_DUMPABLE, 0);
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  // Until it is ready, nothing depends on this process: if its keeper dies, the keeper before
+  // Until it is ready, nothing depends on this process: if its keeper dies, the previous keeper
   // starts another one.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const sigset_t stop = block_signals();

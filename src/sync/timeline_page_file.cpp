@@ -20,7 +20,7 @@ namespace gpushm::sync {
 
 namespace {
 
-constexpr const char* operation = "make a page of timelines";
+constexpr const char* operation = "make a timeline page";
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 /// The page's rows, as another process has left them.
@@ -102,7 +102,7 @@ class ender {
   void failed() noexcept {
     if (!has_failed_) {
       has_failed_ = true;
-      base::log(log_level::error, "a page of timelines could not be ended completely");
+      base::log(log_level::error, "a timeline page could not be ended completely");
     }
   }
 

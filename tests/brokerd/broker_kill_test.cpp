@@ -80,7 +80,7 @@ class replaced_broker : public testing::Test {
     }
     return child::start(options);
   }
-  /// Returns whether the keeper before has ended.
+  /// Returns whether the previous keeper has ended.
   [[nodiscard]] bool take_over() {
     child next = start_keeper();
     const bool result = keeper_.wait_exit(20s) == gpushm_testing::exited(0);

@@ -221,13 +221,13 @@ void upgrade::expect_survives_failures() {
   pod& first = set_->pods().front();
   pod& failing = set_->pods().back();
   ASSERT_TRUE(synced([&] {
-    return failing.output.find("the keeper before continues") != std::string::npos &&
+    return failing.output.find("the previous keeper continues") != std::string::npos &&
            serves(*first.container);
   }));
   set_->pass(2 * rules_.readiness_period * rules_.readiness_failures);
   ASSERT_TRUE(synced([&] {
     set_->pass(1);
-    return failing.output.find("the keeper before refuses") != std::string::npos;
+    return failing.output.find("the previous keeper refuses") != std::string::npos;
   }));
   EXPECT_EQ(set_->pods().size(), 2U);
   EXPECT_TRUE(first.is_ready);

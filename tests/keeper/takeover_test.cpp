@@ -173,7 +173,7 @@ TEST_F(keepers, continue_if_the_next_one_has_no_room) {
   child second = start({"--max-descriptors", "1"});
   EXPECT_EQ(second.wait_exit(patience), exited(1));
   EXPECT_THAT(second.output().all_output(),
-              testing::HasSubstr("the keeper before has 2 descriptors, more than the 1 that this "
+              testing::HasSubstr("the previous keeper has 2 descriptors, more than the 1 that this "
                                  "one stores"));
   expect_continues(first);
 }
@@ -191,7 +191,7 @@ TEST_F(keepers, refuse_takeovers_for_a_while_after_one_that_failed) {
     child next = start();
     EXPECT_EQ(next.wait_exit(patience), exited(1));
     EXPECT_THAT(next.output().all_output(),
-                testing::ContainsRegex("the keeper before refuses: the last takeover has failed "
+                testing::ContainsRegex("the previous keeper refuses: the last takeover has failed "
                                        "\\(the program has ended with status 3\\); "
                                        "the next one can begin in [0-9]+ s"));
   }
@@ -207,7 +207,7 @@ TEST_F(keepers, are_not_needed_once_they_have_handed_over) {
   EXPECT_EQ(inherited(second), both);
   first.kill(SIGTERM);
   EXPECT_EQ(first.wait_exit(patience), exited(0));
-  second.wait_for_line("the keeper before has ended", patience, stream::err);
+  second.wait_for_line("the previous keeper has ended", patience, stream::err);
   for (int i = 0; i < 3; ++i) {
     second.write("exit 3\n");
     EXPECT_EQ(inherited(second), both) << "a program that fails is started again";

@@ -59,7 +59,7 @@ void add_channel_sub_arguments(CLI::App& app, channel_sub_arguments& arguments) 
   app.add_flag_callback(
          "--share",
          [&arguments] { arguments.mode = consumer_mode::share; },
-         "Share the items with the other consumers that do: each is for one of them")
+         "Share the work: each item goes to one of the consumers with this option")
       ->excludes(latest);
   add_text(app,
            "--held",

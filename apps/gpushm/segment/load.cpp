@@ -175,7 +175,7 @@ int run_load(const load_arguments& arguments) {
 void add_load(command_list& commands) {
   add_command<load_arguments>(commands,
                               "load",
-                              "Load model weights into a segment, once for all who ask",
+                              "Load a model's tensors into a segment, once for all processes",
                               add_load_arguments,
                               run_load);
 }

@@ -17,7 +17,7 @@ void timeline_pages::check_size(std::uint64_t bytes) {
     throw error(errc::size_mismatch,
                 {},
                 {},
-                "a page of timelines has " + std::to_string(sync::timeline_page_bytes) + " to " +
+                "a timeline page has " + std::to_string(sync::timeline_page_bytes) + " to " +
                     std::to_string(sync::max_timeline_page_bytes) + " bytes, a multiple of 4,096",
                 "reserve such a size");
   }
@@ -28,14 +28,14 @@ void timeline_pages::make(const core::segment& what, segment_files& files) {
   files.chunks.push_back(record_.keep(sync::make_timeline_page(what.allocated_bytes)));
   // The keeper may have no room for this one: the first one is then removed with `files`.
   kept_fd readable =
-      record_.keep(reopen_for_reading("make a page of timelines", files.chunks.back().get()));
+      record_.keep(reopen_for_reading("make a timeline page", files.chunks.back().get()));
   files.chunks.push_back(std::move(readable));
   std::swap(files.chunks.front(), files.chunks.back());
   files.chunk_bytes = {what.allocated_bytes};
 }
 
 kept_fd timeline_pages::take_handed_back(const core::segment& what, kept_fd& given) {
-  constexpr const char* operation = "hand back a page of timelines";
+  constexpr const char* operation = "hand back a timeline page";
   check_return(what, given);
   // Openers get one for reading, and the broker keeps the other one.
   if (sync::is_open_for_writing(given.get())) {

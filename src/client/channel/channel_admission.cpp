@@ -243,7 +243,7 @@ void channel_producer::await_end(const channel::table_view& last,
       throw error(errc::timed_out,
                   "create",
                   name_,
-                  "the producer before has not ended",
+                  "the previous producer has not ended",
                   "try again; if this repeats, restart its consumers");
     }
   }

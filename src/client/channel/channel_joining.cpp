@@ -150,7 +150,7 @@ bool channel_consumer::join(opened_timelines producer,
       throw error(stop.stop_requested() ? errc::cancelled : errc::timed_out,
                   "open",
                   name_,
-                  "the producer has not answered in time",
+                  "the producer has not replied in time",
                   "see whether its process is stopped, or allow more time");
     }
   } catch (...) {
@@ -241,7 +241,7 @@ channel_consumer::admission channel_consumer::await_admission(const channel::tab
         throw error(errc::peer_died,
                     "open",
                     name_,
-                    "the producer has dropped this consumer: its words were not valid",
+                    "the producer has dropped this consumer: its timelines were not valid",
                     "report this as a bug");
       }
       return {attachment::done, *start, *entry};

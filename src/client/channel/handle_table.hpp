@@ -60,7 +60,7 @@ class handle_table {
                 operation,
                 Object::handle_name,
                 handle == nullptr ? "this handle is empty"
-                                  : "it is not valid any more: used before, or its channel object "
+                                  : "it is no longer valid: used before, or its channel object "
                                     "was closed",
                 "use each slot and item once, before the producer or consumer is closed");
   }

@@ -114,7 +114,7 @@ void check_kind(backend is, std::optional<backend> wanted, std::string_view name
               is_segment                ? "it is a segment, not a timeline"
               : is == backend::timeline ? "it is a timeline"
               : is_registered           ? "it is a registered descriptor"
-                                        : "it is a page of timelines",
+                                        : "it is a timeline page",
               is_segment      ? "open it as a segment (gpushm_client_open)"
               : is_registered ? "fetch it by its number (gpushm_client_resolve_descriptor)"
                               : "open a timeline by its name (gpushm_timeline_open)");

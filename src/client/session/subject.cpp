@@ -16,7 +16,7 @@ error unexpected_reply(const subject& about) {
   return {errc::protocol_error,
           about.operation,
           about.object,
-          "the broker's answer does not match this request",
+          "the broker's reply does not match this request",
           "use a broker of the same version"};
 }
 

@@ -88,7 +88,7 @@ base::guarded_fd open_page_file(const base::process_identity& of, const wire::wo
     throw error(errc::invalid_ticket,
                 operation,
                 {},
-                "it names a file that is not a page of timelines",
+                "it names a file that is not a timeline page",
                 "report this as a bug of the program that sent it");
   }
   return result;

@@ -69,8 +69,8 @@ gpushm_timeline::~gpushm_timeline() {
   if (!stores_->wait(gpushm::base::deadline_after(client_detail::close_limit))) {
     gpushm::base::log(gpushm::log_level::warning,
                       "timeline \"" + name_ +
-                          "\": closed before a stream has signaled what it was given; it ends with "
-                          "this process (synchronize the stream before closing the timeline)");
+                          "\": closed while a stream still has pending signals; it ends with this "
+                          "process (synchronize the stream before closing the timeline)");
     return;
   }
   end_word(sync::word_kind::ended);
@@ -88,7 +88,7 @@ void gpushm_timeline::await_stores_for(std::string_view operation) {
     throw error(errc::timed_out,
                 operation,
                 name_,
-                "a stream has not signaled what it was given",
+                "a stream still has pending signals",
                 "synchronize the stream first");
   }
 }
@@ -110,7 +110,7 @@ void gpushm_timeline::check_has_broker(std::string_view operation) const {
     throw error(errc::invalid_argument,
                 operation,
                 name_,
-                "this timeline has no broker, so nobody knows who signals it next",
+                "this timeline has no broker, which would name its next signaler",
                 "use a timeline that was created by a client");
   }
 }
@@ -189,7 +189,7 @@ std::unique_ptr<gpushm_timeline> gpushm_timeline::take_over(milliseconds timeout
     throw error(result == wait_result::stopped ? errc::cancelled : errc::timed_out,
                 "take over",
                 name_,
-                "its signaler has not handed it over, and lives",
+                "its signaler is alive and has not handed it over",
                 "have it call hand_over, or allow more time",
                 {.pid = signaler_of(*at)});
   }
@@ -285,8 +285,8 @@ void gpushm_timeline::check_flags(std::string_view operation, std::uint64_t flag
     throw error(errc::invalid_argument,
                 operation,
                 name_,
-                "no flag",
-                "flags are bits of a number that is not 0: nobody could wait for none");
+                "no flag is set",
+                "pass at least one of bits 0 to 31");
   }
 }
 
@@ -344,7 +344,7 @@ void gpushm_timeline::throw_invalid_value(std::string_view operation) const {
   throw error(errc::protocol_error,
               operation,
               name_,
-              "its signaler has stored what is not a value",
+              "its signaler has stored an invalid value",
               "report this as a bug of that program, or stop it");
 }
 
@@ -460,16 +460,14 @@ void gpushm_timeline::check() const {
     throw error(errc::gone_or_replaced,
                 "check",
                 name_,
-                "its signaler has handed it over before a value was reached for which a stream "
-                "was to wait",
+                "it was handed over before it reached a value that a stream waits for",
                 "do not use what the streams have done behind that wait; enqueue it again");
   }
   if (now.wants_flags && now.at->read().kind() == sync::word_kind::ended) {
     throw error(errc::peer_died,
                 "check",
                 name_,
-                "its signaler has ended, or has closed it: no wait for its flags has a meaning "
-                "after that",
+                "its signaler has ended, or has closed it: waits for its flags have no meaning",
                 "do not use what the streams have done since the last check",
                 {.pid = signaler_of(*now.at)});
   }

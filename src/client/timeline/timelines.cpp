@@ -43,7 +43,7 @@ error no_timeline(std::string_view name) {
   return {errc::protocol_error,
           "open",
           name,
-          "its creator has sent a place that is not its own",
+          "its creator has sent a place in a page of another process",
           "report this as a bug of that program, or stop it"};
 }
 

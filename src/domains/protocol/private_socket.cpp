@@ -41,7 +41,7 @@ std::optional<reply> try_once(const std::string& path,
           throw error(errc::timed_out,
                       operation,
                       path,
-                      "it does not answer",
+                      "it does not reply",
                       "check whether it is stopped or overloaded");
         }
         break;
@@ -52,7 +52,7 @@ std::optional<reply> try_once(const std::string& path,
         throw error(errc::protocol_error,
                     operation,
                     path,
-                    "an answer is too long",
+                    "a reply is too long",
                     "check that gpushm-brokerd listens there");
     }
   }
@@ -103,14 +103,14 @@ Reply private_socket::ask(const request& what, time_point deadline) const {
       throw error(errc::protocol_error,
                   operation,
                   path_,
-                  "the answer is not of the kind that was asked for",
+                  "the reply is not of the requested kind",
                   "check that gpushm-brokerd listens there");
     }
     if (time_left(deadline) <= connect_poll) {
       throw error(errc::broker_unreachable,
                   operation,
                   path_,
-                  "it ends before it answers",
+                  "it ends before it replies",
                   "see the log of gpushm-brokerd");
     }
     base::pause_before_retry(connect_poll);

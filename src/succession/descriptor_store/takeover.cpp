@@ -47,7 +47,7 @@ constexpr std::size_t max_message_bytes = 65'536;
               operation,
               {},
               cause,
-              "the keeper before continues; its log and this one's have the reason");
+              "the previous keeper continues; its log and this one's have the reason");
 }
 
 void send(int socket, std::string_view text, std::span<const int> descriptors) {
@@ -87,7 +87,7 @@ message receive(int socket, clock::time_point deadline) {
         throw error(errc::too_many_descriptors,
                     operation,
                     {},
-                    "this process has no room for the descriptors of the keeper before",
+                    "this process has no room for the descriptors of the previous keeper",
                     "raise the open file limit (ulimit -n, LimitNOFILE)");
       case transport::receive_status::closed:
         give_up("the other keeper has closed the connection");
@@ -138,7 +138,7 @@ std::optional<taken_over> take_over(const std::string& path, milliseconds timeou
       throw error(errc::broker_unreachable,
                   operation,
                   {},
-                  "the keeper before refuses: " + got.text.substr(refused.size()),
+                  "the previous keeper refuses: " + got.text.substr(refused.size()),
                   "it continues to serve; see the log of the keeper that has failed, then start "
                   "this one again");
     }

@@ -189,7 +189,7 @@ class keeper::impl {
       throw error(errc::too_many_descriptors,
                   std::string(operation),
                   options_.takeover_path,
-                  "the keeper before has " + std::to_string(all.descriptors.size()) +
+                  "the previous keeper has " + std::to_string(all.descriptors.size()) +
                       " descriptors, more than the " + std::to_string(options_.max_descriptors) +
                       " that this one stores",
                   "raise --max-descriptors, and the open file limit");

@@ -20,7 +20,7 @@ struct keeper_options {
   /// accessible only to this user; it is created if there is none.
   std::string takeover_path;
   /// How long a takeover may last, from the request until this keeper's program has sent READY=1;
-  /// then the keeper before continues. Includes the end of that one's program (`stop_timeout`).
+  /// then the previous keeper continues. Includes the end of that one's program (`stop_timeout`).
   std::chrono::milliseconds takeover_timeout{30'000};
   /// After a takeover that has failed, refuses further ones for this many times as long as the
   /// program was away, doubled with each that fails, up to 5 minutes (takeover_pause.hpp). 0:
@@ -52,9 +52,10 @@ struct keeper_options {
 /// another, and the program does not notice.
 ///
 /// A keeper of another version, with another version of the program, can take over: it starts its
-/// program with all descriptors. If that exits, or is not ready in time, the keeper before starts
-/// its own program again, and refuses further takeovers for a while. If the keeper before has ended
-/// meanwhile, this one has the only copy: it continues, and starts its program until that is ready.
+/// program with all descriptors. If that exits, or is not ready in time, the previous keeper starts
+/// its own program again, and refuses further takeovers for a while. If the previous keeper has
+/// ended meanwhile, this one has the only copy: it continues, and starts its program until that is
+/// ready.
 ///
 /// Signals: SIGTERM and SIGINT end the program and then the keeper; SIGHUP ends the program and
 /// starts it again: an upgrade.

@@ -149,7 +149,7 @@ class worker {
     }
     if (shared_.ready_by.is_past(now)) {
       report_failure(shared_.predecessor.get(), "the program is not ready in time");
-      warn("the program is not ready in time: the keeper before continues");
+      warn("the program is not ready in time: the previous keeper continues");
       return takeover_failed;
     }
     if (is_successor_active && look_after_successor() && !in_.options.stays_after_takeover) {
@@ -292,7 +292,7 @@ class worker {
   /// The program is ready: the predecessor is not needed any more.
   void complete_takeover() {
     if (!report_ready(shared_.predecessor.get())) {
-      log("the keeper before has ended by itself");
+      log("the previous keeper has ended by itself");
     }
     shared_.predecessor.reset();
     shared_.life.reset();
@@ -302,7 +302,7 @@ class worker {
   /// The predecessor has ended, although the program is not ready: nothing else has the
   /// descriptors.
   void continue_alone() {
-    log("the keeper before has ended: this one continues, also if its program fails");
+    log("the previous keeper has ended: this one continues, also if its program fails");
     shared_.predecessor.reset();
     shared_.life.reset();
     shared_.ready_by.reset();
@@ -420,7 +420,7 @@ class worker {
     if (shared_.predecessor) {
       forget_program();
       report_failure(shared_.predecessor.get(), "the program " + text_of(status));
-      warn("the program " + text_of(status) + ", before it was ready: the keeper before continues");
+      warn("the program " + text_of(status) + ", before it was ready: the previous keeper continues");
       return code == 0 ? takeover_failed : code;
     }
     if (!shared_.successor) {
