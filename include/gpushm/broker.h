@@ -103,8 +103,8 @@ typedef struct gpushm_broker_statistics {
   uint64_t ending_connections; /* ended without a goodbye; their leases wait for the fence */
   uint64_t unfenced;           /* segments for which an operator dropped such leases */
   uint64_t waiting_opens;
-  uint64_t opens;        /* answered with a segment */
-  uint64_t cached_opens; /* answered by a client's import cache, as reported by clients */
+  uint64_t opens;        /* that returned a segment */
+  uint64_t cached_opens; /* served by a client's import cache, as reported by clients */
   /* By code: refused by the broker, or failed afterwards in a client, as reported by it. */
   uint64_t open_failures[GPUSHM_ERRC_LIMIT];
   /* Histogram of opens: each bucket counts those above the previous bound, up to and including its

@@ -137,8 +137,8 @@ struct broker_statistics {
   std::uint64_t ending_connections = 0;
   std::uint64_t unfenced = 0;  ///< segments for which an operator dropped such leases
   std::uint64_t waiting_opens = 0;
-  std::uint64_t opens = 0;         ///< answered with a segment
-  std::uint64_t cached_opens = 0;  ///< answered by a client's import cache, as reported by clients
+  std::uint64_t opens = 0;         ///< that returned a segment
+  std::uint64_t cached_opens = 0;  ///< served by a client's import cache, as reported by clients
   /// Refused by the broker, or failed afterwards in a client, as reported by it.
   std::map<errc, std::uint64_t> open_failures;
   /// Histogram of opens: each bucket counts those above the previous bound, up to and including its

@@ -183,10 +183,10 @@ typedef struct gpushm_consumer_options {
 } gpushm_consumer_options;
 
 /* Joins a channel: starts at the newest item, or at the next one if there is none. Waits for the
- * channel's name and for the producer's answer, at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT:
- * 10,000); no producer answers within 0.
+ * channel's name and for the producer's reply, at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT:
+ * 10,000); no producer replies within 0.
  * GPUSHM_ERRC_NO_SUCH_SEGMENT, GPUSHM_ERRC_QUOTA_EXCEEDED (too many consumers, or too few slots),
- * GPUSHM_ERRC_TIMED_OUT (the producer does not answer). As gpushm_client_open. */
+ * GPUSHM_ERRC_TIMED_OUT (the producer does not reply). As gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_consumer_open(gpushm_client* client,
                                             gpushm_string name,
                                             const gpushm_consumer_options* options,
@@ -256,7 +256,7 @@ typedef struct gpushm_channel_status gpushm_channel_status;
 typedef struct gpushm_channel_info {
   size_t struct_size;
   uint32_t slots;
-  uint32_t consumers; /* also those that the producer has not answered yet */
+  uint32_t consumers; /* also those that the producer has not admitted or refused yet */
   uint64_t slot_bytes;
   uint64_t first_item; /* of this producer */
   uint64_t announced;  /* as in gpushm_producer_stats */
@@ -273,7 +273,7 @@ typedef struct gpushm_channel_consumer_info {
   gpushm_consumer_mode mode;
   uint32_t may_hold; /* items; GPUSHM_CONSUMER_BLOCK: 0 */
   uint32_t holds;    /* items that it has taken and not released */
-  bool is_admitted;  /* the producer has answered, and has not refused it */
+  bool is_admitted;  /* the producer has admitted it */
   uint32_t uid;      /* as the broker sees it */
   int32_t pid;       /* as the broker sees it; 0: not visible to it */
   uint64_t start;    /* its first item; 0: not admitted */

@@ -220,7 +220,7 @@ struct consumer_options {
   /// before it has released one, 0: 2.
   std::uint32_t held = 0;
   std::string device = {};  ///< the GPU that reads, as in `open_options`
-  /// For the channel's name, and for the producer's answer: no producer answers within zero.
+  /// For the channel's name, and for the producer's reply: no producer replies within zero.
   std::chrono::milliseconds timeout{10'000};
   std::stop_token stop = {};
   /// How long `next` waits for the next producer when this one has died, from when it sees that,
@@ -312,7 +312,7 @@ class channel_consumer {
   channel_consumer() noexcept = default;
   /// Joins a channel: starts at the newest item, or at the next one if there is none. Throws
   /// `error`: no_such_segment, quota_exceeded (too many consumers, or too few slots), timed_out
-  /// (the producer does not answer), cancelled, and as `client::open`.
+  /// (the producer does not reply), cancelled, and as `client::open`.
   [[nodiscard]] static channel_consumer open(const client& by,
                                              std::string_view name,
                                              const consumer_options& options = {}) {
@@ -386,7 +386,7 @@ struct channel_consumer_status {
   consumer_mode mode = consumer_mode::block;
   std::uint32_t may_hold = 0;  ///< items; of `block`: 0
   std::uint32_t holds = 0;     ///< items that it has taken and not released
-  bool is_admitted = false;    ///< the producer has answered, and has not refused it
+  bool is_admitted = false;    ///< the producer has admitted it
   std::uint32_t uid = 0;       ///< as the broker sees it
   std::int32_t pid = 0;        ///< as the broker sees it; 0: not visible to it
   std::uint64_t start = 0;     ///< its first item; 0: not admitted

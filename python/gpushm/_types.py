@@ -84,9 +84,9 @@ class BrokerStatistics(NamedTuple):
     #: Segments for which an operator dropped such leases.
     unfenced: int
     waiting_opens: int
-    #: Answered with a segment.
+    #: Opens that returned a segment.
     opens: int
-    #: Answered by a client's import cache, as reported by clients.
+    #: Opens served by a client's import cache, as reported by clients.
     cached_opens: int
     #: By the name of the error code.
     open_failures: dict[str, int]
@@ -129,7 +129,7 @@ class ConsumerStatus(NamedTuple):
     #: Items; "block": 0.
     may_hold: int
     holds: int
-    #: The producer has answered, and has not refused it.
+    #: The producer has admitted it.
     is_admitted: bool
     uid: int
     #: As the broker sees it; 0: not visible to it.

@@ -33,7 +33,7 @@ constexpr std::array<kind, resource_count> kinds{{
      unlimited,
      true,
      errc::out_of_memory,
-     "use fewer segments, subscriptions and waiting opens, read answers, or raise the broker's "
+     "use fewer segments, subscriptions and waiting opens, read replies, or raise the broker's "
      "memory limit"},
     {"descriptors",
      32,

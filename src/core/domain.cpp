@@ -194,7 +194,7 @@ void domain::note(record_kind kind, std::uint64_t first, std::uint64_t second) n
   effects_.records.push_back({kind, first, second});
 }
 
-/// Reserves capacity when something begins that will cause this many changes or answers when it
+/// Reserves capacity when something begins that will cause this many changes or replies when it
 /// ends: ending must not allocate.
 void domain::make_room(std::size_t changes, std::size_t replies) {
   effects_.changes.reserve(min_capacity + std::bit_ceil(changes));

@@ -53,7 +53,7 @@ struct limits {
   std::uint32_t max_subscriptions = 64;              ///< per session
   std::uint32_t max_all_subscriptions = 8'192;       ///< each event scans all of them
   std::uint32_t max_confirmations = 128;             ///< unanswered, per exporter
-  std::chrono::milliseconds confirm_timeout{2'000};  ///< for an exporter to answer
+  std::chrono::milliseconds confirm_timeout{2'000};  ///< for an exporter to reply
   bool names_changes = false;                        ///< fills `effects::records`
   gpushm::generation first_generation = 1;           ///< of a new domain
   std::uint32_t max_dead_names = 1'024;  ///< remembered, of segments whose exporter or GPU is gone
@@ -88,7 +88,7 @@ using saved_value = std::variant<std::monostate,
                                  saved_unkept,
                                  saved_dead_name>;
 
-/// One open. `request` and `index` within it identify the answer.
+/// One open. `request` and `index` within it identify the reply.
 struct open_request {
   std::uint64_t request = 0;
   std::uint32_t index = 0;
@@ -123,7 +123,7 @@ struct lost_device {
   std::string pci_address;  ///< for its MIG instances, which have other UUIDs; may be empty
 };
 
-/// An exporter's answer about its exporter-bound memory.
+/// An exporter's reply about its exporter-bound memory.
 enum class verdict : std::uint8_t { unchanged, changed, not_shared };
 
 /// The leases of a segment that wait for a fence.
@@ -232,7 +232,7 @@ class domain {
       }
     }
   }
-  /// Ends some of the session's opens that wait, without an answer, and takes some of what it
+  /// Ends some of the session's opens that wait, without a reply, and takes some of what it
   /// resumes. Returns false when none is left. Called in turns until then, before `lose` or
   /// `disconnect`, which end what is left at once.
   bool stop_some(session_id session);
@@ -262,7 +262,7 @@ class domain {
   /// turns until then, before other requests of the session.
   bool resume_some(session_id session) noexcept;
   [[nodiscard]] bool is_resuming(session_id session) const;
-  /// The generations that the client of a resumed session still has, with the number of answers for
+  /// The generations that the client of a resumed session still has, with the number of replies for
   /// each. Leases named in none of its calls end after the last call (`more` false).
   void keep(session_id session,
             std::span<const std::uint64_t> generations,
@@ -356,10 +356,10 @@ class domain {
   void publish(session_id session,
                gpushm::generation generation,
                std::span<const std::byte> metadata);
-  /// The open is answered exactly once, now or later, unless the session ends or the open is
+  /// The open gets exactly one reply, now or later, unless the session ends or the open is
   /// cancelled first. If later, it is in `effects::waits` after this call.
   void open(session_id session, const open_request& request);
-  /// Drops the waiting opens of that request (`index`: only that name); they are not answered.
+  /// Drops the waiting opens of that request (`index`: only that name); they get no reply.
   /// Returns false if none waits.
   bool cancel(session_id session,
               std::uint64_t request,
@@ -367,12 +367,12 @@ class domain {
   /// Drops some of the waiting opens of that request if they are more than one turn ends. Returns
   /// false if they are not: `cancel` drops them. Called in turns until then, before `cancel`.
   bool cancel_some(session_id session, std::uint64_t request) noexcept;
-  /// The exporter's answer. Late and unsolicited answers are ignored. Call `send_questions` after
+  /// The exporter's reply. Late and unsolicited replies are ignored. Call `send_questions` after
   /// one or several.
   void confirmed(session_id exporter, std::uint64_t confirmation, verdict result);
-  /// Sends questions for which there was no room before; answers have made room.
+  /// Sends questions for which there was no room before; replies have made room.
   void send_questions(session_id exporter) noexcept;
-  /// The exporter's answers may be lost: repeats every unanswered question.
+  /// The exporter's replies may be lost: repeats every unanswered question.
   void resend_questions(session_id exporter) noexcept;
   /// The question could not be sent for lack of memory: refuses its open.
   void question_not_sent(const question& what);
@@ -589,8 +589,8 @@ class domain {
     std::set<std::uint64_t> confirming;  ///< its opens that wait for an exporter's confirmation
     std::uint32_t subscriptions = 0;
     names unpublished;
-    std::set<std::uint64_t> awaiting_reply;    ///< confirmations sent and not answered
-    std::set<std::uint64_t> queued_questions;  ///< queued until some of those are answered
+    std::set<std::uint64_t> awaiting_reply;    ///< confirmations sent, without a reply
+    std::set<std::uint64_t> queued_questions;  ///< queued until some of those have replies
     bool is_operator = false;
     charges held;
     /// Set when it ended without a goodbye and its fence is not reached.
@@ -610,7 +610,7 @@ class domain {
   struct unkept {
     static constexpr std::size_t part_size = 256;  ///< of what is saved in one
     session_id session = 0;
-    std::vector<std::pair<gpushm::generation, std::uint32_t>> left;  ///< and answers
+    std::vector<std::pair<gpushm::generation, std::uint32_t>> left;  ///< and replies
   };
 
   /// The account that pays for what the peer has.
@@ -667,7 +667,7 @@ class domain {
     }
     refuse(session, request, std::move(why));
   }
-  /// Runs `attempt` and answers with the error that it throws.
+  /// Runs `attempt` and replies with the error that it throws.
   template <typename Attempt>
   void or_refuse(session_id session, const open_request& request, Attempt&& attempt) noexcept {
     try {
@@ -769,7 +769,7 @@ class domain {
   std::size_t ending_sessions_ = 0;  ///< of sessions_
   std::list<ended_session> ended_;
   std::deque<unkept> unkept_;
-  std::list<std::string> due_;               // published names with opens left to answer
+  std::list<std::string> due_;               // published names whose opens have no reply yet
   std::list<gpushm::generation> to_refuse_;  // their exporters' leases were ended by `unfence`
   std::list<ending_device> lost_devices_;
 };

@@ -28,7 +28,7 @@ error replaced() {
 
 namespace {
 
-/// Upper bound of opens answered in one turn when one event answers many.
+/// Upper bound of opens that get their reply in one turn when one event ends many waits.
 constexpr std::size_t opens_per_turn = 64;
 /// The same when many names are woken.
 constexpr std::size_t replies_per_turn = 256;
@@ -495,7 +495,7 @@ void domain::wake(segment& published) {
   due_.splice(due_.end(), place);
 }
 
-/// True if there is capacity for the answers of one turn, their events and the questions to an
+/// True if there is capacity for the replies of one turn, their events and the questions to an
 /// exporter.
 bool domain::has_room_to_wake() const noexcept {
   const auto has = [](const auto& room, std::size_t more) {

@@ -21,16 +21,16 @@ struct slot_word {
   std::optional<segment_state> state;
 };
 
-/// An open that will be answered later, unless it is cancelled.
+/// An open whose reply comes later, unless it is cancelled.
 struct open_waits {
   session_id session = 0;
   std::uint64_t request = 0;
   std::uint32_t index = 0;
-  /// The answer if the exporter confirms that the memory is unchanged; null: it waits for the name.
+  /// The reply if the exporter confirms that the memory is unchanged; null: it waits for the name.
   std::shared_ptr<const segment> offered = nullptr;
 };
 
-/// The only answer of an open.
+/// The only reply of an open.
 struct open_reply {
   session_id session = 0;
   std::uint64_t request = 0;
@@ -40,7 +40,7 @@ struct open_reply {
   bool late = false;                     ///< it was in `effects::waits` before
 };
 
-/// Asks the exporter whether the segment's memory is still what it shared; pass its answer to
+/// Asks the exporter whether the segment's memory is still what it shared; pass its reply to
 /// `domain::confirmed`.
 struct question {
   session_id exporter = 0;
@@ -89,7 +89,7 @@ struct record_name {
 };
 
 /// Side effects of a call, to be carried out in this order: the state table first, because a client
-/// that has an answer may read it; answers before events about them; each kind in order of
+/// that has a reply may read it; replies before events about them; each kind in order of
 /// occurrence.
 struct effects {
   std::vector<slot_word> slots;

@@ -112,7 +112,7 @@ struct saved_end {
   friend bool operator==(const saved_end&, const saved_end&) = default;
 };
 
-/// Leases that a session has resumed and not kept, and their answers, in parts: each turn changes
+/// Leases that a session has resumed and not kept, and their replies, in parts: each turn changes
 /// only the last one. Key: the session, and the number of the part.
 struct saved_unkept {
   std::vector<std::pair<gpushm::generation, std::uint32_t>> left;

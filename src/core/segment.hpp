@@ -33,7 +33,7 @@ struct peer {
 using actor = std::shared_ptr<const peer>;
 
 /// One connection's claim on a segment, for all users in that process. `count` is the number of
-/// answers that granted it; the lease ends when the connection has released all of them, so that a
+/// replies that granted it; the lease ends when the connection has released all of them, so that a
 /// release cannot overtake an open in flight.
 struct lease {
   session_id holder = 0;

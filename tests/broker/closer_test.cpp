@@ -248,8 +248,7 @@ TEST_F(kept_files, a_journal_is_removed_only_when_the_keeper_has_the_next_one) {
     shelf_.remove_and_wait({});
     EXPECT_EQ(keeper_.journals(), first);
   }
-  EXPECT_GT(longest_pause, 10ms)
-      << "after its refusals; that of an offer without an answer is short";
+  EXPECT_GT(longest_pause, 10ms) << "after its refusals; that of an offer without a reply is short";
   keeper_.is_full = false;
   // It does not wait for a keeper that does not read: that reads only after the call.
   keeper_.reading = false;

@@ -137,7 +137,7 @@ TEST_F(broker_without_memory, keeps_leases_of_a_lost_session_until_its_fence) {
           try {
             ending = connect_for(300ms).stat("w").ending;
           } catch (
-              const error& why) {  // perhaps there was no memory for this one, or for its answer
+              const error& why) {  // perhaps there was no memory for this one, or for its reply
             return why.code() == errc::no_such_segment;
           }
           return *ending != 0;

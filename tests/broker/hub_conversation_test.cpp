@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Order of requests, and their answers.
+// Order of requests, and their replies.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -472,7 +472,7 @@ TEST_F(hub_conversation, stat_describes_a_segment) {
   expect_nothing_left();
 }
 
-// A client that reads no answers keeps them from being opened.
+// A client that reads no replies keeps them from being opened.
 TEST_F(hub_conversation, names_that_wait_for_their_turn_are_charged) {
   const auto reader = greet();
   const auto used = [&] { return hub_.domain().budget().used(core::resource::memory_bytes); };

@@ -86,7 +86,7 @@ class hub_events : public hub_test {
 
   std::vector<core::session_id> watchers_;
   std::vector<std::pair<core::session_id, std::uint64_t>> subscriptions_;
-  std::size_t listed_ = 0;  ///< segments in the last answer of `subscribe`
+  std::size_t listed_ = 0;  ///< segments in the last reply of `subscribe`
 };
 
 TEST_F(hub_events, to_many_subscribers_take_several_turns) {

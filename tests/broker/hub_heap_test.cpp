@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every request with a failure of each of its allocations: it succeeds or is refused without
-// effect, and the peer gets one answer. Whatever ends a session needs no memory.
+// effect, and the peer gets one reply. Whatever ends a session needs no memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -216,13 +216,13 @@ struct request {
   std::function<wire::body(world&)> body;
   std::size_t files = 0;
   std::function<void(world&)> before = [](world&) {};
-  core::session_id replied = 0;  ///< the session that gets the answer; 0: `from`
+  core::session_id replied = 0;  ///< the session that gets the reply; 0: `from`
   std::function<std::uint64_t(world&)> id = [](world& at) { return at.request; };
   std::size_t replies = 1;
   friend std::ostream& operator<<(std::ostream& out, const request& of) { return out << of.name; }
 };
 
-/// The code of each answer of a session; errc{} is a success. A late answer replaces the `waiting`
+/// The code of each reply of a session; errc{} is a success. A late reply replaces the `waiting`
 /// before it.
 std::vector<errc> replies_in(const prepared& sent) {
   std::vector<errc> result;
@@ -249,7 +249,7 @@ class every_request : public testing::TestWithParam<request> {
     std::size_t events = 0;         ///< received by the subscriber, or reported to it as lost
     bool dropped = false;
     bool failed = false;       ///< an allocation has failed
-    bool asked_again = false;  ///< the exporter's answers were lost
+    bool asked_again = false;  ///< the exporter's replies were lost
   };
 
   /// Runs the request while the `nth` allocation fails; 0: none.
@@ -406,7 +406,7 @@ TEST_P(every_end, needs_no_memory) {
     }
     EXPECT_EQ(at.now(), *good);
     for (std::size_t session = 1; session < max_sessions; ++session) {
-      // There is no memory for the answers either: sessions that wait for one are dropped.
+      // There is no memory for the replies either: sessions that wait for one are dropped.
       EXPECT_EQ(at.out_.dropped.at(session), replies.at(session) != 0) << "session " << session;
     }
   }

@@ -82,7 +82,7 @@ class hub_share : public hub_test {
     EXPECT_EQ(list.questions.size(), 1U);
     return {list.questions.at(0), list.generations.at(0)};
   }
-  /// Sends an answer, to which there is no reply.
+  /// Sends an exporter's reply; the broker sends nothing back.
   void reply_to_question(core::session_id session, const wire::confirmed& replies) {
     receive(session, wire::encode({0, replies}), {}, lane_kind::events);
   }
@@ -131,7 +131,7 @@ TEST_F(hub_share, opened_after_confirmation_with_ticket_and_offset) {
     EXPECT_NE(asked.id, 0U);
     ids.push_back(asked.id);
     reply_to_question(exporter, asked.id, wire::verdict::unchanged);
-    EXPECT_TRUE(take(exporter).empty()) << "no reply to an answer";
+    EXPECT_TRUE(take(exporter).empty()) << "no reply to an exporter";
     const auto replies = take(importer);
     ASSERT_EQ(replies.size(), 1U);
     EXPECT_EQ(replies[0].message.id, request);
@@ -225,7 +225,7 @@ TEST_F(hub_share, holders_of_any_segment_get_its_removal) {
   expect<wire::opened>(round_trip(holder, wire::open{"kv", 0, 0}));
   send_request(creator, wire::remove{"kv", created});
   auto packets = take(creator);
-  ASSERT_EQ(packets.size(), 2U);  // the answer, then the event for its lease
+  ASSERT_EQ(packets.size(), 2U);  // the reply, then the event for its lease
   EXPECT_EQ(packets[0].message.id, request_);
   EXPECT_TRUE(std::holds_alternative<wire::done>(packets[0].message.body));
   EXPECT_EQ(packets[1].message.id, 0U);
@@ -312,7 +312,7 @@ TEST_F(hub_share, only_the_exporter_can_confirm) {
   }
   EXPECT_TRUE(take(importer).empty());
   EXPECT_TRUE(take(exporter).empty());
-  EXPECT_TRUE(out_.dropped.empty()) << "a late answer is not a violation";
+  EXPECT_TRUE(out_.dropped.empty()) << "a late reply is not a violation";
   EXPECT_EQ(slots_.begin()->second, std::pair(created, segment_state::live));
   reply_to_question(exporter, asked.id, wire::verdict::unchanged);
   EXPECT_EQ(take(importer).size(), 1U);

@@ -73,7 +73,7 @@ void stop_reader(world& of) {
   for (gpushm::segment& each : of.created) {
     each.publish();
   }
-  for (int i = 0; i < 30; ++i) {  // meanwhile the broker takes turns, and queues more answers
+  for (int i = 0; i < 30; ++i) {  // meanwhile the broker takes turns, and queues more replies
     EXPECT_EQ(of.exporter->list().size(), 2U);
   }
 }

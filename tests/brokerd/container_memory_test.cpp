@@ -96,7 +96,7 @@ class hoarder {
   }
   [[nodiscard]] static std::string cause_of(const gpushm_testing::raw_reply& from) {
     const auto* const failed = body_of<gpushm::wire::failure>(from);
-    return failed == nullptr ? "no answer" : failed->cause;
+    return failed == nullptr ? "no reply" : failed->cause;
   }
 
   raw_session session_;

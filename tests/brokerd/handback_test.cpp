@@ -75,7 +75,7 @@ class member {
     EXPECT_NE(process_.wait_for_line("ready", 20s), "") << process_.output().all_output();
   }
 
-  /// The answer, without "ok".
+  /// The reply, without "ok".
   std::string does(const std::string& command) {
     process_.write(command + "\n");
     const std::string reply = process_.wait_for_line("ok.*|failed.*", 20s);
@@ -147,7 +147,7 @@ TEST_F(lost_broker, gets_persistent_memory_back_from_a_process_that_has_it_open)
   for (int loss = 0; loss != 5; ++loss) {
     lose();  // the reader requests nothing
     ASSERT_TRUE(has("w", generation)) << log();
-    // The broker has it before its answer has reached the reader.
+    // The broker has it before its reply has reached the reader.
     EXPECT_TRUE(eventually([&] { return reader.does("state w") == "live"; }, 10s));
     EXPECT_TRUE(eventually([&] { return reader.does("files") == files; }, 10s));
     member another(socket_);

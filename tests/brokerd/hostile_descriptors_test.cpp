@@ -285,7 +285,7 @@ TEST_P(hostile_descriptors, hurt_no_one_else) {
     if (is_accepted()) {
       EXPECT_TRUE(reply.closed || gpushm_testing::body_of<wire::welcome>(reply) != nullptr);
     } else {
-      EXPECT_TRUE(reply.closed || gpushm_testing::failure_of(reply)) << "it has no answer";
+      EXPECT_TRUE(reply.closed || gpushm_testing::failure_of(reply)) << "it has no reply";
     }
     // A packet that has not been received ends with its connection, which a successor does not have
     // if the broker had accepted it, and not recorded it, when it died.

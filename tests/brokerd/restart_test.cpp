@@ -280,7 +280,7 @@ TEST_F(node_broker, charges_what_is_removed_until_its_keeper_has_closed_it) {
   EXPECT_TRUE(eventually([&] { return freeing() == 0; }, 60s));
 }
 
-/// Answers that their reader does not take keep the memory of a segment that has ended, also after
+/// Replies that their reader does not take keep the memory of a segment that has ended, also after
 /// the broker's death.
 TEST_F(node_broker, charges_what_is_removed_while_unread_replies_have_it) {
   using gpushm_testing::raw_session;

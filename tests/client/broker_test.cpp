@@ -478,7 +478,7 @@ TEST_F(sharing, subscribe_lists_all_existing_segments) {
   client user = connect();
   std::vector<segment> created;
   std::vector<std::string> names;
-  for (int at = 0; at < 1'500; ++at) {  // more than fit into one answer
+  for (int at = 0; at < 1'500; ++at) {  // more than fit into one reply
     names.push_back("w/" + std::to_string(10'000 + at));
     created.push_back(user.create(names.back(), host(1)));
     created.back().publish();

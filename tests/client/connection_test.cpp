@@ -419,7 +419,7 @@ TEST_F(connected, log_sink_may_use_the_same_connection) {
                                []() -> bool { throw std::runtime_error("this answer failed"); });
   std::promise<std::size_t> listed;
   set_log_sink([&](log_level, std::string_view text) {
-    if (text == "this answer failed") {
+    if (text == "this reply failed") {
       const auto got = exporter->request(wire::list{}, {"list", {}}, deadline_after(20s));
       listed.set_value(std::get<wire::listing>(got.body).segments.size());
     }

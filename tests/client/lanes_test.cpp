@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client between two sockets without a common order: a model of a broker sends any valid messages
-// on both, in an order that the seed determines. Every request gets its answer, and every granted
+// on both, in an order that the seed determines. Every request gets its reply, and every granted
 // lease is kept or released.
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ class model {
     if (!quiet_) {
       disturb(out);
     }
-    // Late answers are sent with later ones, in any order.
+    // Late replies are sent with later ones, in any order.
     while (!late_.empty() && (chance(3) || std::holds_alternative<wire::list>(asked.body))) {
       const std::size_t which = random_() % late_.size();
       const auto place = late_.begin() + static_cast<std::ptrdiff_t>(which);
@@ -132,7 +132,7 @@ class model {
     if (chance(4)) {
       out.push_back({{0, wire::event{event_kind::removed, "gone", 7, 0, 0}}});
     }
-    if (chance(5)) {  // a late answer without a waiter, with a lease
+    if (chance(5)) {  // a late reply without a waiter, with a lease
       ++granted_;
       wire::opened stale;
       stale.segment.generation = 9;
@@ -166,7 +166,7 @@ TEST_P(lanes, every_request_has_a_reply_and_every_lease_is_released) {
     ++offers;
   };
   std::atomic<bool> over{false};
-  // Late answers are sent with the answers to other requests.
+  // Late replies are sent with the answers to other requests.
   std::jthread keep_requesting([&] {
     while (!over) {
       static_cast<void>(client->request(wire::list{}, {"list", {}}, deadline_after(20s)));
@@ -285,7 +285,7 @@ void open_too_late(connection& client, std::chrono::milliseconds timeout) {
                error);
 }
 
-// The answer grants a lease without a waiter, and no other request follows.
+// The reply grants a lease without a waiter, and no other request follows.
 TEST(lanes_late, grant_after_deadline_is_released_immediately) {
   const late_granter served(300ms);
   const auto client = connection::establish(served.socket_path(), scaled_timeout(10s));
@@ -293,7 +293,7 @@ TEST(lanes_late, grant_after_deadline_is_released_immediately) {
   EXPECT_TRUE(eventually([&] { return served.released() == 1; }, 20s));
 }
 
-// While the second waits for its answer, no other thread reads the first one's.
+// While the second waits for its reply, no other thread reads the first one's.
 TEST(lanes_late, grants_of_consecutive_timeouts_are_released) {
   const late_granter served(600ms);
   const auto client = connection::establish(served.socket_path(), scaled_timeout(10s));
@@ -303,7 +303,7 @@ TEST(lanes_late, grants_of_consecutive_timeouts_are_released) {
   EXPECT_TRUE(eventually([&] { return served.released() == 3; }, 20s)) << served.released();
 }
 
-// Every waiter for a late answer gets the end of the connection.
+// Every waiter for a late reply gets the end of the connection.
 TEST(lanes_end, wakes_waiters_of_both_lanes) {
   for (const bool sends_waiting : {true, false}) {
     std::atomic<bool> asked{false};

@@ -449,7 +449,7 @@ wire::segment listed(const std::string& name, gpushm::generation generation) {
   return what;
 }
 
-/// Prefetches from a broker that lists "a" and "b", and answers opens with `reply`.
+/// Prefetches from a broker that lists "a" and "b", and replies to opens with `reply`.
 std::pair<std::optional<errc>, std::size_t> prefetched_from(
     const std::function<std::vector<scripted_broker::reply>(const wire::message&)>& reply) {
   scripted_broker broker([&](const wire::message& asked) {

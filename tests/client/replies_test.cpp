@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a client handles a broker's answers, also contradictory ones.
+// How a client handles a broker's replies, also contradictory ones.
 #include <gtest/gtest.h>
 #include <malloc.h>
 

@@ -28,7 +28,7 @@ class scripted_broker {
   /// if the broker is set to report releases.
   using script = std::function<std::vector<reply>(const gpushm::wire::message&)>;
 
-  /// Closes the first `closed` connections without an answer.
+  /// Closes the first `closed` connections without a reply.
   explicit scripted_broker(script replies, bool reports_releases = false, int closed = 0);
   scripted_broker(const scripted_broker&) = delete;
   scripted_broker& operator=(const scripted_broker&) = delete;

@@ -457,7 +457,7 @@ TEST_F(core_share, open_questions_to_an_exporter_are_limited) {
   EXPECT_EQ(seen_.replies().size(), 640U);
   open(importer, "w");
   EXPECT_EQ(seen_.questions().size(), most);
-  // Each answer, even a late one, makes room for a question.
+  // Each reply, even a late one, makes room for a question.
   for (std::size_t i = 0; i < seen_.questions().size(); ++i) {
     domain_.confirmed(exporter, seen_.questions()[i].confirmation, verdict::unchanged);
     domain_.send_questions(exporter);

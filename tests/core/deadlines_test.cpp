@@ -108,7 +108,7 @@ class core_deadlines : public testing::Test {
     domain_.open(member, {++request_, 0, "missing", 0, at_ms(deadline_ms)});
     seen_.settle();
   }
-  /// Waits for the exporter, which has a second to answer.
+  /// Waits for the exporter, which has a second to reply.
   void ask_at(int asked_ms) {
     domain_.open(member, {++request_, 0, "shared", 0, std::nullopt, at_ms(asked_ms)});
     seen_.settle();

@@ -352,7 +352,7 @@ TEST_F(core_fence, resumed_session_keeps_what_it_reports) {
   EXPECT_EQ(events(), kind{event_kind::removed});  // the lease not kept
   EXPECT_EQ(domain_.segment_count(), 2U);
   EXPECT_EQ(domain_.held(7, kept).creator_session, 7U);
-  domain_.release(7, others, 1);  // its only answer
+  domain_.release(7, others, 1);  // its only reply
   EXPECT_EQ(events(), kind{event_kind::released});
   domain_.remove(7, "kept");  // it is its creator
   domain_.disconnect(7, true);

@@ -113,7 +113,7 @@ TEST(core_heap, opens_that_have_ended_leave_no_questions) {
       domain.pending().clear();
     }
   };
-  open_and_cancel(200);  // as many questions as the exporter gets without an answer
+  open_and_cancel(200);  // as many questions as the exporter gets without a reply
   open_and_wait(2);
   const std::size_t before = heap_bytes_in_use();
   open_and_cancel(20'000);

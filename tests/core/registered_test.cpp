@@ -44,7 +44,7 @@ class registered_descriptors : public testing::Test {
     });
     return result;
   }
-  /// The code of the only answer; OK: it was opened.
+  /// The code of the only reply; OK: it was opened.
   errc open(session_id by, const std::string& name) {
     seen_.replies().clear();
     domain_.open(by, {1, 0, name, 0, {}});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exporter-bound memory: questions to the exporter, its answers, and clean-up.
+// Exporter-bound memory: questions to the exporter, its replies, and clean-up.
 #include <gtest/gtest.h>
 
 #include "tests/core/world.hpp"
@@ -101,7 +101,7 @@ class exporter_bound_memory : public testing::TestWithParam<backend> {
     seen_.questions().clear();
     return asked;
   }
-  /// The only answer since the last call.
+  /// The only reply since the last call.
   reply only_reply() {
     EXPECT_EQ(seen_.replies().size(), 1U);
     const auto got = seen_.replies().empty() ? reply{} : seen_.replies().front();
@@ -388,7 +388,7 @@ TEST_P(exporter_bound_memory, changed_memory_loses_its_name_and_holders_get_even
     EXPECT_EQ(seen_.notices()[0].peer_pid, 101);
     expect_failed_immediately("kv", errc::no_such_segment, no_name);
 
-    // The second question is about a removed segment: every answer fails the open.
+    // The second question is about a removed segment: every reply fails the open.
     domain_.confirmed(exporter, asked[1].confirmation, verdict::unchanged);
     expect_failed(importer, late_request, errc::no_such_segment, no_name);
     EXPECT_FALSE(holds(importer, created));
@@ -670,7 +670,7 @@ TEST_P(exporter_bound_memory, not_granted_after_removal) {
       domain_.release(exporter, created, 1);
       EXPECT_TRUE(was_freed(created));
     }
-    EXPECT_TRUE(seen_.replies().empty()) << "it ends with the exporter's answer or the deadline";
+    EXPECT_TRUE(seen_.replies().empty()) << "it ends with the exporter's reply or the deadline";
     domain_.confirmed(exporter, asked.confirmation, verdict::unchanged);
     expect_failed(importer, request, errc::no_such_segment, no_name);
     EXPECT_FALSE(holds(importer, created));

@@ -42,7 +42,7 @@ class core_turns : public testing::Test {
     of.clear();
     return result;
   }
-  /// Until nothing is left. Returns the number of answers.
+  /// Until nothing is left. Returns the number of replies.
   std::size_t work_to_the_end(std::size_t replies_per_turn = 0) {
     constexpr int most = 100'000;
     std::size_t replies = domain_.pending().replies.size();

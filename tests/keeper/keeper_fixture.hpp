@@ -26,7 +26,7 @@ class keeper_fixture : public testing::Test {
   static std::string inherited(gpushm_testing::child& keeper) {
     return keeper.wait_for_line("inherited|failed", patience);
   }
-  /// Sends the program a command, and returns its answer.
+  /// Sends the program a command, and returns its reply.
   static std::string command(gpushm_testing::child& keeper, const std::string& line) {
     keeper.write(line + "\n");
     return keeper.wait_for_line("done|error", patience);

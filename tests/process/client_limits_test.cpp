@@ -132,7 +132,7 @@ TEST_F(stopped_broker, reads_goodbye_of_client_that_stopped_reading) {
       ASSERT_NE(gpushm_testing::publish_segment(client, wanted), 0U);
       client.send(wire::subscribe{""});
       stop();
-      client.send(wire::list{"", ""});  // the answer has no reader
+      client.send(wire::list{"", ""});  // the reply has no reader
       if (sends_goodbye) {
         client.send(wire::bye{});
       }

@@ -30,13 +30,13 @@ class agent {
   explicit agent(const agent_settings& settings);
   explicit agent(gpushm_testing::container inside);
 
-  /// Returns the agent's answer without "ok "; a test failure if it is an error.
+  /// Returns the agent's reply without "ok "; a test failure if it is an error.
   std::string request(const std::string& order);
   /// Returns the error's code and text; a test failure if there is none.
   std::string fails(const std::string& order);
   /// Returns the error's code.
   std::string code(const std::string& order);
-  /// Sends without waiting for the answer.
+  /// Sends without waiting for the reply.
   void send(const std::string& order);
   /// Returns the next answer, unchanged.
   std::string reply(std::chrono::milliseconds timeout = std::chrono::seconds(60));

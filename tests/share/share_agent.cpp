@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that shares and opens memory by commands on standard input, one per line, and answers
+// A process that shares and opens memory by commands on standard input, one per line, and replies
 // each with one line: "ok ..." or "error CODE TEXT".
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,7 +38,7 @@ std::string to_hex(std::span<const std::byte> bytes) {
 
 class agent {
  public:
-  /// Returns the answer, without its "ok ".
+  /// Returns the reply, without its "ok ".
   std::string execute(const std::string& order, std::istringstream& words) {
     const auto number = [&] {
       std::uint64_t value = 0;

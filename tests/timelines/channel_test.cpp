@@ -79,7 +79,7 @@ std::vector<std::byte> metadata_of(int attempt, std::uint32_t held, gpushm::gene
   return result;
 }
 
-/// A page of timelines that no client library made. Its number is in the answer, with its file.
+/// A page of timelines that no client library made. Its number is in the reply, with its file.
 auto reserve_page(gpushm_testing::raw_session& session, const std::string& name) {
   gpushm::wire::reserve page;
   page.name = name;

@@ -30,7 +30,7 @@ using std::chrono::steady_clock;
 
 class agent {
  public:
-  /// Returns the answer, without its "ok ".
+  /// Returns the reply, without its "ok ".
   std::string execute(const std::string& order, std::istringstream& words) {
     const auto number = [&] {
       std::uint64_t value = 0;

@@ -189,7 +189,7 @@ class work_sharing_streams : public test_on_gpus {
     started.request("device " + std::to_string(gpu));
     return started;
   }
-  /// Items that it has taken, from the answer of "take".
+  /// Items that it has taken, from the reply of "take".
   [[nodiscard]] static int taken(const std::string& reply) {
     return std::stoi(reply.substr(reply.rfind(' ') + 1));
   }

@@ -12,7 +12,7 @@
 
 namespace gpushm::cli {
 
-/// For an answer of gpushm-brokerd on its private socket.
+/// For a reply of gpushm-brokerd on its private socket.
 inline constexpr std::chrono::milliseconds operator_timeout{15'000};
 
 /// "45s", "12m", "7h", "3d".

@@ -168,7 +168,7 @@ void add_channels(families& to, const statistics_of_domains& all) {
 void add_imports(families& to, const statistics_of_domains& all) {
   MetricFamily& imports = to.emplace_back(
       histogram("gpushm_import_duration_seconds",
-                "Duration from the broker's answer to a client's mapping, as measured by clients"));
+                "Duration from the broker's reply to a client's mapping, as measured by clients"));
   for (const auto& [domain, each] : all) {
     add(imports,
         {{"domain", domain}},
@@ -184,7 +184,7 @@ void add_requests(families& to, const statistics_of_domains& all) {
   MetricFamily durations =
       histogram("gpushm_request_duration_seconds",
                 "Time in the broker from taking up a request until its effects are permanent and "
-                "its answer is sent or waits for a condition");
+                "its reply is sent or waits for a condition");
   for (const auto& [domain, each] : all) {
     for (const domains::refusal_statistics& row : each.refusals) {
       add(refusals,

@@ -13,12 +13,12 @@ namespace gpushm::metrics {
 
 /// gpushm-brokerd and its domains, as of one exposition.
 struct broker_reading {
-  /// It answered in time. Otherwise `domains` has only those that the agent has opened, not serving
+  /// It replied in time. Otherwise `domains` has only those that the agent has opened, not serving
   /// and without numbers.
   bool replied = false;
   std::optional<domains::broker_facts> facts;
   std::vector<domains::reading> domains;
-  /// By domain; only those whose broker answered in time.
+  /// By domain; only those whose broker replied in time.
   std::map<std::string, domains::domain_statistics> statistics;
 };
 

@@ -30,7 +30,7 @@ namespace gpushm::base {
          kind == gpushm::backend::timeline || kind == gpushm::backend::descriptor;
 }
 
-/// True for what another process fetches with one answer: an open grants no lease, so nobody but
+/// True for what another process fetches with one reply: an open grants no lease, so nobody but
 /// its creator decides how long it is registered.
 [[nodiscard]] constexpr bool is_only_fetched(gpushm::backend kind) noexcept {
   return kind == gpushm::backend::descriptor;

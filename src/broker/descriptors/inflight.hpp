@@ -24,7 +24,7 @@ enum class inflight_use : std::uint8_t {
 /// Descriptors that a broker has sent and that may be unread, by principal (core::budget). Linux
 /// counts them for the uid of the sender, and above the limit of open files it refuses every packet
 /// with descriptors, also those for the keeper. So the brokers of a process send at most half as
-/// many: a quarter of the limit for answers, a quarter for Welcome.
+/// many: a quarter of the limit for replies, a quarter for Welcome.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class inflight_budget {

@@ -25,7 +25,7 @@ struct report_counts {
   // Of channels, by their producers.
   std::uint64_t items = 0;
   std::uint64_t item_bytes = 0;
-  // Of opens, from the broker's answer to the mapping, by `open_latency_bounds_ns`.
+  // Of opens, from the broker's reply to the mapping, by `open_latency_bounds_ns`.
   decltype(broker_statistics::open_latency) import_latency{};
   std::uint64_t import_latency_sum_ns = 0;
 };

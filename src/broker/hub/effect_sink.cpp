@@ -11,14 +11,14 @@
 namespace gpushm::broker_detail {
 
 void effect_sink::settle(session* from, prepared reply) noexcept {
-  counters_.state_of(domain_);  // before the answer, so that its client sees it counted
+  counters_.state_of(domain_);  // before the reply, so that its client sees it counted
   core::effects& wanted = domain_.pending();
   std::size_t slots = 0;
   std::size_t waits = 0;
   std::size_t replies = 0;
   std::size_t questions = 0;
   std::size_t changes = 0;
-  // An answer that cannot be sent releases its lease, which may cause more effects.
+  // A reply that cannot be sent releases its lease, which may cause more effects.
   for (;;) {
     if (slots < wanted.slots.size()) {
       const core::slot_word word = wanted.slots[slots++];
@@ -72,7 +72,7 @@ std::size_t effect_sink::send_questions(std::span<const core::question> question
   return now.size();
 }
 
-/// If memory is short, cancels the open and answers with the failure.
+/// If memory is short, cancels the open and replies with the failure.
 void effect_sink::send_waiting(const core::open_waits& what) noexcept {
   session* const to = session_of(domain_, what.session);
   try {
@@ -115,7 +115,7 @@ void effect_sink::deliver(core::open_reply reply) noexcept {
       counters_.opened();
       send(to, std::move(packet));
       return;
-    } catch (const std::bad_alloc&) {  // without an answer there is no lease
+    } catch (const std::bad_alloc&) {  // without a reply there is no lease
       return_lease();
       reply.why.reset();
     }
@@ -276,7 +276,7 @@ void effect_sink::fail(
   try {
     attempt(core::broker_out_of_memory());
   } catch (const std::bad_alloc&) {
-    drop(*to, "no memory for an answer");
+    drop(*to, "no memory for a reply");
   }
 }
 

@@ -16,7 +16,7 @@
 
 namespace gpushm::broker_detail {
 
-/// Carries out what the domain wants (docs/adr/0020): slots, answers, questions and events, in that
+/// Carries out what the domain wants (docs/adr/0020): slots, replies, questions and events, in that
 /// order, which are then recorded. Allocates no memory that it cannot go on without.
 ///
 /// Events to many subscribers take several turns: the changes that not all have are a queue, so
@@ -50,7 +50,7 @@ class effect_sink {
   effect_sink& operator=(const effect_sink&) = delete;
   ~effect_sink() = default;
 
-  /// Carries out the domain's effects and queues the answer of the request that caused them.
+  /// Carries out the domain's effects and queues the reply of the request that caused them.
   void settle(session* from = nullptr, prepared reply = {}) noexcept;
   /// Queues a failure. `why` null: out of memory.
   void fail(session* to,

@@ -213,11 +213,11 @@ bool hub::receive_one(session& from,
   } catch (const std::bad_alloc&) {
     counters_.requests().refused(kind, errc::out_of_memory);
     close(std::move(descriptors));
-    if (const std::uint64_t id = wire::id_of(packet); id != 0) {  // without an id: no answer
+    if (const std::uint64_t id = wire::id_of(packet); id != 0) {  // without an id: no reply
       effects_.fail(&from, id, 0, nullptr);
     }
     if (on == lane_kind::events) {
-      domain_.resend_questions(from.number);  // the lost packet may have been its answers
+      domain_.resend_questions(from.number);  // the lost packet may have been its replies
       effects_.settle();
     }
     return true;
@@ -286,7 +286,7 @@ void hub::end_returns() noexcept {
   record_.end_returns();
 }
 
-/// The packet counts as handled: without memory, too, it must get an answer.
+/// The packet counts as handled: without memory, too, it must get a reply.
 void hub::receive_without_descriptors(session& from,
                                       std::span<const std::byte> packet,
                                       bool is_keeper_behind) noexcept {

@@ -25,8 +25,8 @@
 namespace gpushm::broker_detail {
 
 /// The broker without I/O: packets and descriptors in, packets and descriptors out. Decodes and
-/// verifies requests, passes them to the domain and answers. Whatever a client sends, it gets an
-/// answer or is dropped, without effect on others. A request that runs out of memory changes
+/// verifies requests, passes them to the domain and replies. Whatever a client sends, it gets an
+/// reply or is dropped, without effect on others. A request that runs out of memory changes
 /// nothing and is refused: everything it needs is allocated before the domain is called, and
 /// carrying out the domain's effects allocates nothing.
 ///
@@ -188,7 +188,7 @@ class hub final {
                                  request_kind& kind);
   void disconnect(core::session_id number);
   void wait_for_events(session& by, std::uint64_t put_off_before) const noexcept;
-  /// At the end of every public function: makes what has changed permanent, and then sends answers.
+  /// At the end of every public function: makes what has changed permanent, and then sends replies.
   void finish() noexcept;
   void close(std::vector<kept_fd> files) noexcept;
 

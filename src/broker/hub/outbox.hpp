@@ -17,7 +17,7 @@
 
 namespace gpushm::broker_detail {
 
-/// A packet to send. Answers with metadata and events are encoded when they are sent: many may be
+/// A packet to send. Replies with metadata and events are encoded when they are sent: many may be
 /// queued.
 struct outgoing {
   std::vector<std::byte> packet;  ///< empty: encode `late`
@@ -27,7 +27,7 @@ struct outgoing {
   std::vector<records::descriptor_id> ids;               ///< of `descriptors`; 0: the state table
   std::shared_ptr<const segment_files> files;            ///< keeps `descriptors` open
   std::optional<std::uint64_t> subscription;  ///< of an event, which a resync may replace
-  bool is_reply = true;                       ///< false: not the answer of a request
+  bool is_reply = true;                       ///< false: not the reply of a request
   bool on_event_lane = false;
   std::shared_ptr<const kept_fd> own;  ///< the one of `descriptors` that this owns
   std::uint64_t number = 0;            ///< its record's; 0: not recorded
@@ -109,7 +109,7 @@ class outbox {
   virtual ~outbox() = default;
   /// Queues a packet, which `deliver` sends. Precondition: at most one.
   virtual void send(session& to, prepared packet) noexcept = 0;
-  /// Sends queued packets that are answers; everything is recorded.
+  /// Sends queued packets that are replies; everything is recorded.
   virtual void deliver() noexcept = 0;
   /// Records the session's state, in the next commit.
   virtual void record(const session& of) noexcept = 0;

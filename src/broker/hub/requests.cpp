@@ -109,7 +109,7 @@ std::size_t requests::descriptors_taken(const session& by,
     static_cast<void>(
         domain_.check_attach(by.number, attach->generation, attach->first_chunk, count));
   } catch (const error&) {
-    return 0;  // the answer will say why
+    return 0;  // the reply will say why
   }
   return count;
 }
@@ -386,7 +386,7 @@ prepared requests::handle(const context& at, const wire::open& message) {
 prepared requests::handle(const context& at, const wire::open_many& message) {
   open_rest rest{at.id, message, 0, deadline_of(message.timeout_ms, at.now), at.now};
   const auto count = static_cast<std::uint32_t>(message.names.size());
-  // The client may read no answers, and the rest stays, in the heap and in the journal.
+  // The client may read no replies, and the rest stays, in the heap and in the journal.
   if (count > opens_per_turn) {
     rest.held = domain_.new_charges(at.number);
     try {

@@ -27,8 +27,8 @@ class memory_not_freed final : public retry_later {
   using retry_later::retry_later;
 };
 
-/// What the requests of members do: each is verified, passed to the domain, and answered. One that
-/// throws has changed nothing.
+/// What the requests of members do: each is verified, passed to the domain, and gets a reply. One
+/// that throws has changed nothing.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class requests {
@@ -71,7 +71,7 @@ class requests {
   requests& operator=(const requests&) = delete;
   ~requests() = default;
 
-  /// Returns the answer, or nothing if it comes later: opens are answered through the domain's
+  /// Returns the reply, or nothing if it comes later: replies to opens come through the domain's
   /// effects. Throws error, std::bad_alloc; retry_later if the same request can be handled later,
   /// or takes several turns.
   [[nodiscard]] prepared handle(const context& at, const wire::body& message);

@@ -17,7 +17,7 @@ class adaptive_poll {
  public:
   using clock = std::chrono::steady_clock;
 
-  /// A client takes 5 to 20 µs from an answer to its next request (results/README.md).
+  /// A client takes 5 to 20 µs from a reply to its next request (results/README.md).
   static constexpr std::chrono::microseconds longest_poll{30};
   /// An exporter that gets a question wakes two threads and calls the driver, while its importer
   /// maps.

@@ -28,7 +28,7 @@ namespace gpushm::broker_detail {
 /// keeper: nothing is charged for it.
 ///
 /// A connection that is accepted when the process is killed, and not yet in the keeper, is lost;
-/// its client has no answer to its Hello, and connects again.
+/// its client has no reply to its Hello, and connects again.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class admission {

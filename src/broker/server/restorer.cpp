@@ -183,7 +183,7 @@ void restorer::restore_packet(std::uint64_t number, records::packet_record& reco
   if (packet.files && packet.files->is_lost) {
     // It cannot be sent. The client connects again, and keeps the leases that it knows.
     recorder_.erase(records::key_of(records::kind::packet, number));
-    dropped_.emplace(record.session, "the memory of an answer is lost");
+    dropped_.emplace(record.session, "the memory of a reply is lost");
     return;
   }
   for (const records::descriptor_id each : record.descriptors) {
@@ -246,7 +246,7 @@ std::shared_ptr<const segment_files> restorer::orphans_of(const records::packet_
 }
 
 /// Events that were queued are not recorded. Each is replaced by a resync, so that the number of
-/// packets stays as earlier answers say, and all subscriptions get one.
+/// packets stays as earlier replies say, and all subscriptions get one.
 void restorer::restore_events(connection& of) {
   const auto places = std::exchange(places_[of.number], {});
   if (of.closed || !of.events) {

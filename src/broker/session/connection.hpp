@@ -34,8 +34,8 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   /// Erases its records.
   ~connection() override;
 
-  /// Upper bound of queued answers beyond which no more requests are read. Questions to exporters
-  /// do not count: an exporter with unread questions must be able to send its answers.
+  /// Upper bound of queued replies beyond which no more requests are read. Questions to exporters
+  /// do not count: an exporter with unread questions must be able to send its replies.
   static constexpr std::size_t max_queued_replies = 16;
 
   [[nodiscard]] bool may_reply() const noexcept { return queued_replies < max_queued_replies; }

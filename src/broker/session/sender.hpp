@@ -15,9 +15,9 @@
 
 namespace gpushm::broker_detail {
 
-/// Sends the hub's packets from the connections' queues: answers in `deliver` if possible,
+/// Sends the hub's packets from the connections' queues: replies in `deliver` if possible,
 /// everything else in the connection's turns. Queued and unread packets are charged to the
-/// connection. Records queued answers; an event that a successor finds unsent becomes a resync.
+/// connection. Records queued replies; an event that a successor finds unsent becomes a resync.
 /// Does not block.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
@@ -40,7 +40,7 @@ class sender {
   /// Queues a packet. Precondition: at most one. An event for which there is no room becomes a
   /// resync.
   void send(connection& to, prepared packet) noexcept;
-  /// Sends queued answers. Precondition: everything is recorded.
+  /// Sends queued replies. Precondition: everything is recorded.
   void deliver() noexcept;
   /// Sends what is queued on the event lane up to the state table (`outgoing::is_table`), as far as
   /// the socket has room; the rest in the connection's turns. Precondition: everything is recorded.

@@ -93,7 +93,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
  private:
   using time_point = std::chrono::steady_clock::time_point;
   using table_item = channel::consumer_table::item;
-  /// How long a wait for another producer may last: until there is one, and until it has answered.
+  /// How long a wait for another producer may last: until there is one, and until it has replied.
   struct patience {
     time_point for_producer;
     time_point for_reply;
@@ -106,7 +106,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   [[nodiscard]] bool go_on(const patience& until, const std::stop_token& stop);
   enum class attachment : std::uint8_t {
     done,
-    not_in_time,         ///< there was no producer, or no answer of one
+    not_in_time,         ///< there was no producer, or no reply of one
     producer_has_ended,  ///< that of `first`
     is_unknown,          ///< the next producer does not know this member of the one before
   };

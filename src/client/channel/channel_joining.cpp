@@ -24,7 +24,7 @@ namespace names = channel_names;
 
 namespace {
 
-/// Interval at which a wait for a producer's answer looks whether there is another one.
+/// Interval at which a wait for a producer's reply looks whether there is another one.
 constexpr milliseconds look_again{50};
 /// As above, for one that has come and gone; and for a producer that knows the members of the one
 /// before: it has admitted them before it can be found.
@@ -217,7 +217,7 @@ std::optional<opened_timelines> channel_consumer::next_producer(time_point until
   return std::nullopt;
 }
 
-/// Waits for a producer's answer in its table. With `may_be_unknown`, gives up if the producer has
+/// Waits for a producer's reply in its table. With `may_be_unknown`, gives up if the producer has
 /// not seen this consumer since `doubtful_`. Throws what the producer has refused it for.
 channel_consumer::admission channel_consumer::await_admission(const channel::table_view& producer,
                                                               bool may_be_unknown,

@@ -15,7 +15,7 @@
 
 namespace gpushm::client_detail {
 
-/// The chunks of a segment that this process leases: those that came with the answer, and further
+/// The chunks of a segment that this process leases: those that came with the reply, and further
 /// ones from the broker. Requests the next batch before it hands out the chunks of one, so that it
 /// arrives while they are mapped.
 ///

@@ -25,7 +25,7 @@ bool is_current(const segment_lease& of) {
   return state == segment_state::live ||
          (state == segment_state::exporter_gone && !base::ends_with_creator(of.info().backend));
 }
-/// For answers without the broker: read before the state, so that one that a successor has changed
+/// For results without the broker: read before the state, so that one that a successor has changed
 /// is not used.
 bool has_current_state(const segment_lease& of) {
   return of.broker_in_table().has_current_states();
@@ -165,7 +165,7 @@ void lease_table::end_takes(connection& from) {
   from.hand_over();
 }
 
-/// An answer of `to` may have created another lease of the same generation meanwhile: the broker
+/// A reply of `to` may have created another lease of the same generation meanwhile: the broker
 /// counts the grants of both.
 void lease_table::renew(const std::shared_ptr<segment_lease>& lease,
                         const std::shared_ptr<connection>& to,

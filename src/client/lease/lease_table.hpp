@@ -52,7 +52,7 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
 
   // ---- leases ----
 
-  /// Returns the lease that an answer of `broker` granted: an existing one with one more grant, or
+  /// Returns the lease that a reply of `broker` granted: an existing one with one more grant, or
   /// a new one, which then owns `granted`. Throws broker_gone, and leaves `granted` unchanged, if
   /// the leases of `broker` were handed over before.
   [[nodiscard]] std::shared_ptr<segment_lease> take(const std::shared_ptr<connection>& broker,
@@ -69,7 +69,7 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   [[nodiscard]] bool has_receipts() const noexcept {
     return has_receipts_.load(std::memory_order_relaxed);
   }
-  /// No lease can be taken from answers of `from` any more.
+  /// No lease can be taken from replies of `from` any more.
   void end_takes(connection& from);
   /// The broker of `to` has granted a lost lease again.
   void renew(const std::shared_ptr<segment_lease>& lease,

@@ -35,7 +35,7 @@ class mapping;
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class segment_lease {
  public:
-  /// A broker's answer on a segment.
+  /// A broker's reply on a segment.
   struct facts {
     wire::segment segment;
     std::vector<std::byte> metadata = {};
@@ -43,7 +43,7 @@ class segment_lease {
     std::optional<wire::receipt> receipt = {};
     bool is_creator = false;
   };
-  /// Takes over the grant of one answer. It removes itself from `table` when it ends.
+  /// Takes over the grant of one reply. It removes itself from `table` when it ends.
   segment_lease(std::weak_ptr<lease_table> table, std::shared_ptr<connection> broker, facts&& what);
   segment_lease(const segment_lease&) = delete;
   segment_lease& operator=(const segment_lease&) = delete;
@@ -51,7 +51,7 @@ class segment_lease {
 
   /// Whether this client has created the segment.
   [[nodiscard]] bool is_creator() const noexcept { return is_creator_; }
-  /// As in the first answer; never changes.
+  /// As in the first reply; never changes.
   [[nodiscard]] const wire::segment& info() const noexcept { return info_; }
   /// The connection that has the lease: another one after the broker ended the first.
   [[nodiscard]] std::shared_ptr<connection> broker() const noexcept {
@@ -103,16 +103,16 @@ class segment_lease {
   [[nodiscard]] bool published() const noexcept {
     return published_.load(std::memory_order_acquire);
   }
-  /// Publishes at the broker, and stores the metadata. Blocks until the broker answers. Throws as a
+  /// Publishes at the broker, and stores the metadata. Blocks until the broker replies. Throws as a
   /// request.
   void publish(std::span<const std::byte> metadata,
                std::string_view operation,
                steady_time deadline);
-  /// The creator's process receives it twice: with the answer to `Publish`, and with an answer to
+  /// The creator's process receives it twice: with the reply to `Publish`, and with a reply to
   /// `Open` that may arrive first. Later calls have no effect.
   void set_published(std::vector<std::byte> metadata);
 
-  /// Another answer of the broker granted this lease.
+  /// Another reply of the broker granted this lease.
   void add_grant();
   [[nodiscard]] std::uint32_t grants() const;
   /// Where the broker has it.
@@ -185,7 +185,7 @@ class segment_lease {
   /// as long as this lease exists, or until `unshare`.
   void share(std::shared_ptr<const memory::source> memory);
   /// Ends sharing: no new importer gets the memory, and questions about it are no longer answered.
-  /// Blocks until the broker answers. Throws invalid_argument if this process does not share it,
+  /// Blocks until the broker replies. Throws invalid_argument if this process does not share it,
   /// and as a request.
   void unshare(steady_time deadline);
   /// Null for segments that this process does not share.

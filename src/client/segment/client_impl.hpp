@@ -69,7 +69,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
     std::shared_ptr<connection> broker;
     reply got;
   };
-  /// Blocks until the broker answers with a segment or a failure. `generation` 0: any.
+  /// Blocks until the broker replies with a segment or a failure. `generation` 0: any.
   [[nodiscard]] open_reply request_open(std::string_view name,
                                         gpushm::generation generation,
                                         const open_options& options,

@@ -20,7 +20,7 @@
 namespace gpushm::client_detail {
 
 /// Mappings of memory bound to its exporter that are created while the broker asks the exporter
-/// whether the memory is unchanged. They are not used before the broker has answered with their
+/// whether the memory is unchanged. They are not used before the broker has replied with their
 /// segments; others are unmapped.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
@@ -34,7 +34,7 @@ class offers {
   /// Maps the memory that a `Waiting` offers for `name`. `take` throws the error of a failure, as
   /// the mapping may not be needed. Blocks for the driver.
   void map(reply offer, std::string_view name) noexcept;
-  /// The broker has answered with these generations, and refused all other offers.
+  /// The broker has replied with these generations, and refused all other offers.
   void settle(const std::vector<gpushm::generation>& granted) noexcept;
   /// Returns the mapping for `lease` and `user`; null if there is none. Throws the error that
   /// prevented it.

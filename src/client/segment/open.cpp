@@ -326,7 +326,7 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
   return results;
 }
 
-/// Opens those of `names` whose indices are in `wanted`. Receives all answers before it maps the
+/// Opens those of `names` whose indices are in `wanted`. Receives all replies before it maps the
 /// first: mapping may need to request chunks, and to wait for other threads that do.
 void client_impl::open_batch(std::span<const std::string> names,
                              std::span<const std::size_t> wanted,

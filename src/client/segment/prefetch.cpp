@@ -33,7 +33,7 @@ bool is_full(errc why) {
          why == errc::too_many_requests || why == errc::too_many_descriptors;
 }
 
-/// Requested: answers that wait for an exporter are not waited for.
+/// Requested: replies that depend on an exporter are not waited for.
 std::stop_token no_wait() {
   std::stop_source stop;
   stop.request_stop();

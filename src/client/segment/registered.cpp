@@ -143,7 +143,7 @@ std::shared_ptr<segment_lease> client_impl::register_number(
   auto lease = leases_->take(
       connected, {std::move(info), {}, {}, reserved->receipt, true}, got.granted, "register");
   auto kept = copy_to_keep(*lease, file);
-  // Both are sent before the first answer: a round trip less.
+  // Both are sent before the first reply: a round trip less.
   const std::array files{file};
   const auto attached = connected->request_ahead(
       wire::attach{lease->info().generation, 0, {1}}, about, deadline, files);

@@ -188,7 +188,7 @@ class connection::held_turn {
   request_lane::turn turn_;
 };
 
-/// One request and its immediate answers, in a turn that begins before it is sent.
+/// One request and its immediate replies, in a turn that begins before it is sent.
 class connection::exchange {
  public:
   exchange(connection& of, const subject& about, steady_time deadline)
@@ -215,7 +215,7 @@ class connection::exchange {
 
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
 
-  /// Blocks until it is sent. `replies`: the number of answers that it will have.
+  /// Blocks until it is sent. `replies`: the number of replies that it will have.
   void send(wire::body body, std::span<const int> descriptors, std::size_t replies = 1) {
     const std::vector<std::byte> packet = wire::encode({id_, std::move(body)});
     for (;;) {
@@ -247,14 +247,14 @@ class connection::exchange {
     }
   }
 
-  /// Returns the next answer to the request.
+  /// Returns the next reply to the request.
   [[nodiscard]] reply next() {
     reply one = of_.receive_reply(turn_, id_, about_, deadline_);
     --left_;
     return one;
   }
 
-  /// Does not receive the remaining answers: they are delivered to their waiter elsewhere.
+  /// Does not receive the remaining replies: they are delivered to their waiter elsewhere.
   void leave() noexcept { left_ = 0; }
 
  private:
@@ -278,7 +278,7 @@ class connection::exchange {
   steady_time deadline_;
   held_turn turn_;
   std::uint64_t id_;
-  std::size_t left_ = 0;  ///< answers still to come
+  std::size_t left_ = 0;  ///< replies still to come
 };
 
 void connection::lose_lane() noexcept {
@@ -286,7 +286,7 @@ void connection::lose_lane() noexcept {
   wake_thread();
 }
 
-/// Receives the next answer to that request; delivers answers to other requests to their waiters.
+/// Receives the next reply to that request; delivers replies to other requests to their waiters.
 reply connection::receive_reply(const held_turn& turn,
                                 std::uint64_t id,
                                 const subject& about,
@@ -314,7 +314,7 @@ reply connection::receive_reply(const held_turn& turn,
     if (of == id) {
       return one;
     }
-    // A request sent ahead has a waiter; without one, the grants of the answer are returned.
+    // A request sent ahead has a waiter; without one, the grants of the reply are returned.
     static_cast<void>(late_.deliver(of, one));
   }
 }
@@ -364,9 +364,9 @@ std::unique_ptr<connection::ahead> connection::request_ahead(wire::body body,
   return result;
 }
 
-// ---- answers ----
+// ---- replies ----
 
-/// If this process had no room for the descriptors, the answer becomes a failure that grants
+/// If this process had no room for the descriptors, the reply becomes a failure that grants
 /// nothing.
 reply connection::to_reply(packet got) {
   const gpushm::generation generation = granted_by(got.message.body);
@@ -381,7 +381,7 @@ reply connection::to_reply(packet got) {
   return {std::move(got.message.body), std::move(got.descriptors), std::move(granted)};
 }
 
-/// Limits descriptors of answers that wait to be mapped: an answer keeps all of its descriptors or
+/// Limits descriptors of replies that wait to be mapped: a reply keeps all of its descriptors or
 /// none.
 void connection::bound_descriptors(reply& got) {
   auto* const opened = std::get_if<wire::opened>(&got.body);
@@ -519,7 +519,7 @@ std::optional<reply> connection::wait_for_late(late_replies::waiter& late,
   return std::nullopt;
 }
 
-/// Sends a request whose answer the connection's thread drops. Does not block.
+/// Sends a request whose reply the connection's thread drops. Does not block.
 void connection::send_unawaited(wire::body body) noexcept {
   const std::uint64_t id = next_id_.fetch_add(1, std::memory_order_relaxed);
   late_.abandon(id, 1);
@@ -586,7 +586,7 @@ std::uint64_t connection::subscribe(const std::string& prefix,
       const std::lock_guard lock(mutex_);
       sinks_.erase(id);
     }
-    // An answer that comes later than the deadline would leave events without a reader, charged to
+    // A reply that comes later than the deadline would leave events without a reader, charged to
     // this process. The broker ignores an unknown subscription.
     if (may_exist) {
       send_unawaited(wire::unsubscribe{id});

@@ -48,8 +48,8 @@ class event_sink {
 };
 
 /// One connection to one broker, on two sockets: a thread sends a request on the request lane and
-/// receives its answer there; a thread of this object reads the event lane, which carries events,
-/// questions and late answers; a worker does what waits for the driver (docs/adr/0025). It does not
+/// receives its reply there; a thread of this object reads the event lane, which carries events,
+/// questions and late replies; a worker does what waits for the driver (docs/adr/0025). It does not
 /// reconnect: the end of either socket ends both.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
@@ -68,8 +68,8 @@ class connection final : public lease_returner {
   /// Sends a goodbye message, which ends the leases and subscriptions.
   ~connection() override;
 
-  /// Sends a request and blocks for its single answer. `descriptors` stay the caller's. Throws the
-  /// error of a Failure, broker_gone, and timed_out at `deadline`; an answer after that is dropped,
+  /// Sends a request and blocks for its single reply. `descriptors` stay the caller's. Throws the
+  /// error of a Failure, broker_gone, and timed_out at `deadline`; a reply after that is dropped,
   /// and its grants are returned.
   [[nodiscard]] reply request(wire::body body,
                               const subject& about,
@@ -78,7 +78,7 @@ class connection final : public lease_returner {
   /// Receives a `Waiting` that has the segment about which the broker asks the exporter; must not
   /// throw.
   using offer_taker = std::function<void(reply offer)>;
-  /// As `request`, but returns a Failure as an answer. Waits for a late answer, unless `stop` is
+  /// As `request`, but returns a Failure as a reply. Waits for a late reply, unless `stop` is
   /// requested: then it cancels the request at the broker and throws cancelled. `taker` receives
   /// the offered segment before the wait.
   [[nodiscard]] reply open(wire::open wanted,
@@ -86,24 +86,24 @@ class connection final : public lease_returner {
                            steady_time deadline,
                            const std::stop_token& stop = {},
                            const offer_taker& taker = {});
-  /// Returns one answer per name, in the order of arrival, without those whose wait was stopped.
-  /// Answers that would exceed the limit of descriptors come without: `FetchChunks` gets them.
+  /// Returns one reply per name, in the order of arrival, without those whose wait was stopped.
+  /// Replies that would exceed the limit of descriptors come without: `FetchChunks` gets them.
   [[nodiscard]] std::vector<reply> open_many(wire::open_many wanted,
                                              const subject& about,
                                              steady_time deadline,
                                              const std::stop_token& stop = {},
                                              const offer_taker& taker = {});
-  /// Returns the answers about the names that were requested with the connection, in the order of
+  /// Returns the replies about the names that were requested with the connection, in the order of
   /// arrival, without those that wait for an exporter, which it cancels; nothing if they were not
   /// requested, or are taken already. Throws as `open_many`.
   [[nodiscard]] std::optional<std::vector<reply>> take_early(const subject& about,
                                                              steady_time deadline);
-  /// A request whose answer is received later; the lane is free for other requests meanwhile.
+  /// A request whose reply is received later; the lane is free for other requests meanwhile.
   class ahead {
    public:
     ahead(const ahead&) = delete;
     ahead& operator=(const ahead&) = delete;
-    /// Drops an answer that was not received when it arrives.
+    /// Drops a reply that was not received when it arrives.
     ~ahead();
     /// Call once. Throws as `request`.
     [[nodiscard]] reply get(const subject& about, steady_time deadline);
@@ -136,19 +136,19 @@ class connection final : public lease_returner {
   /// For work that calls the driver.
   [[nodiscard]] lease_worker& worker() noexcept { return worker_; }
 
-  /// Returns leases of answers. Does not throw or block: the connection's thread sends what the
+  /// Returns leases of replies. Does not throw or block: the connection's thread sends what the
   /// socket does not accept now.
   void release(gpushm::generation generation,
                std::uint32_t count,
                bool never_mapped) noexcept override;
 
   /// Counts an open for the broker, which the connection's thread reports within a second. `took`:
-  /// from the call to the mapping; `import`: the part of that after the broker's answer. Not for
-  /// opens that the cache answered.
+  /// from the call to the mapping; `import`: the part of that after the broker's reply. Not for
+  /// opens that the cache served.
   void opened_in(std::chrono::nanoseconds took, std::chrono::nanoseconds import) noexcept;
-  /// Counts an open that failed after the broker had answered with a segment.
+  /// Counts an open that failed after the broker had that returned a segment.
   void open_failed(errc why) noexcept;
-  /// Counts an open that the import cache answered; reported with the next of the above, or at the
+  /// Counts an open that the import cache served; reported with the next of the above, or at the
   /// end. No system call. Calls must not run concurrently.
   void opened_from_cache() noexcept { reports_.add_cached(); }
   /// Counts an item of a channel, in a slot of `bytes`. No system call, except once a second.
@@ -249,7 +249,7 @@ class connection final : public lease_returner {
   std::atomic<bool> is_reading_events_{false};
   wire::packet_buffer buffer_;
   send_queue event_queue_{events_.get()};
-  /// Of the request that was sent with the hello, and the number of its answers.
+  /// Of the request that was sent with the hello, and the number of its replies.
   static constexpr std::uint64_t early_id = 1;
   std::size_t early_replies_ = 0;
   std::atomic<std::uint64_t> next_id_{early_id + 1};

@@ -62,7 +62,7 @@ void connection::push(send_queue& to, const wire::message& message) noexcept {
 }
 
 void connection::read_events() {
-  // Another thread has the turn, drops abandoned answers, and wakes this thread after it.
+  // Another thread has the turn, drops abandoned replies, and wakes this thread after it.
   bool turn_owner_drains = false;
   for (;;) {
     base::held_log_lines lines;
@@ -247,8 +247,8 @@ void connection::note_dropped(const wire::failure& why) {
   }
 }
 
-/// Returns the grants of abandoned answers. Returns false if another thread has the turn, which
-/// drops those that precede its own answer.
+/// Returns the grants of abandoned replies. Returns false if another thread has the turn, which
+/// drops those that precede its own reply.
 bool connection::drop_abandoned() noexcept {
   try {
     const auto turn = requests_.take_turn(steady_time{});

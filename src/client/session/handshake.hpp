@@ -31,7 +31,7 @@ struct handshake {
 };
 
 /// Connects, sends the hello with the descriptors of the fence, and receives the welcome. Blocks
-/// for at most `timeout`. If the broker closes the connection without an answer, it may have been
+/// for at most `timeout`. If the broker closes the connection without a reply, it may have been
 /// killed and have a successor: connects again, for at most `wire::longest_pause`. `resume`:
 /// token of a session whose leases are requested; zeros: none. `request`: a packet that is sent
 /// after the hello, without waiting for the welcome; empty: none. Throws broker_unreachable,

@@ -17,7 +17,7 @@
 
 namespace gpushm::client_detail {
 
-/// Answers that are received by a thread other than the waiting one: those of opens that wait for
+/// Replies that are received by a thread other than the waiting one: those of opens that wait for
 /// their names or their exporters, which arrive on the event lane, and those of requests that were
 /// sent ahead.
 ///
@@ -31,8 +31,8 @@ class late_replies {
   };
 
  public:
-  /// Receives the answers of one request. Create it before the request is sent: answers may arrive
-  /// before the `Waiting` that announces them. Its destructor drops unread answers. Not movable.
+  /// Receives the replies of one request. Create it before the request is sent: replies may arrive
+  /// before the `Waiting` that announces them. Its destructor drops unread replies. Not movable.
   class waiter {
    public:
     waiter(late_replies& all, std::uint64_t id);
@@ -40,13 +40,13 @@ class late_replies {
     waiter& operator=(const waiter&) = delete;
     ~waiter();
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
-    /// Returns the next answer, if it has arrived.
+    /// Returns the next reply, if it has arrived.
     [[nodiscard]] std::optional<reply> poll();
-    /// Ends the wait: the answer that is still to come on the request lane will be dropped.
+    /// Ends the wait: the reply that is still to come on the request lane will be dropped.
     void abandon() noexcept;
-    /// Spins briefly for an answer that is about to arrive.
+    /// Spins briefly for a reply that is about to arrive.
     void spin() const noexcept;
-    /// Blocks for the next answer. Returns nothing if `deadline` or `stop` came first, or if the
+    /// Blocks for the next reply. Returns nothing if `deadline` or `stop` came first, or if the
     /// connection ended.
     [[nodiscard]] std::optional<reply> next(steady_time deadline, const std::stop_token& stop = {});
 
@@ -60,13 +60,13 @@ class late_replies {
 
   /// Returns false, and leaves `what` unchanged, if there is no waiter.
   [[nodiscard]] bool deliver(std::uint64_t id, reply& what);
-  /// Registers that this number of answers without a waiter will still come on the request lane.
+  /// Registers that this number of replies without a waiter will still come on the request lane.
   void abandon(std::uint64_t id, std::size_t replies) noexcept;
-  /// True while such answers are still to come. No lock.
+  /// True while such replies are still to come. No lock.
   [[nodiscard]] bool any_abandoned() const noexcept {
     return any_abandoned_.load(std::memory_order_relaxed);
   }
-  /// No more answers will arrive: wakes every waiter.
+  /// No more replies will arrive: wakes every waiter.
   void end() noexcept;
 
  private:

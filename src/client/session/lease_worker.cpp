@@ -12,7 +12,7 @@ namespace gpushm::client_detail {
 
 namespace {
 
-/// How long an answer waits for others to be sent in the same list.
+/// How long a reply waits for others to be sent in the same list.
 constexpr std::chrono::milliseconds max_list_delay{5};
 
 }  // namespace
@@ -137,7 +137,7 @@ wire::verdict lease_worker::verdict_on(gpushm::generation generation) {
   return (*reply)() ? wire::verdict::unchanged : wire::verdict::changed;
 }
 
-/// Answers in one list while the driver is fast. Asks it once for questions about the same memory:
+/// Replies in one list while the driver is fast. Asks it once for questions about the same memory:
 /// all were received before.
 void lease_worker::reply_to_all(const wire::confirm& request) noexcept {
   try {

@@ -27,7 +27,7 @@ class open_reports {
   static constexpr std::size_t max_kept = 64 * wire::max_batch;
 
   /// Returns true if `due` is now earlier than before.
-  /// `import_ns`: the part of `open_ns` after the broker's answer.
+  /// `import_ns`: the part of `open_ns` after the broker's reply.
   bool add_latency(std::uint64_t open_ns, std::uint64_t import_ns) {
     return add(open_ns_, open_ns, &import_ns);
   }

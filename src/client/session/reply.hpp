@@ -27,7 +27,7 @@ class lease_returner {
                        bool never_mapped) noexcept = 0;
 };
 
-/// One lease that an answer of the broker granted, returned to the broker unless kept. Move-only.
+/// One lease that a reply of the broker granted, returned to the broker unless kept. Move-only.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class grant {
@@ -51,7 +51,7 @@ class grant {
 /// may open.
 [[nodiscard]] std::size_t max_held_descriptors();
 
-/// Counts descriptors that answers own until they are mapped. The bound leaves room for memory that
+/// Counts descriptors that replies own until they are mapped. The bound leaves room for memory that
 /// is being imported and for the user's own files.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
@@ -59,7 +59,7 @@ class held_descriptors {
  public:
   explicit held_descriptors(std::size_t max) noexcept : max_(max) {}
 
-  /// The descriptors that one answer owns. Move-only.
+  /// The descriptors that one reply owns. Move-only.
   class part {
    public:
     part() = default;
@@ -94,7 +94,7 @@ class held_descriptors {
   std::atomic<std::size_t> now_{0};
 };
 
-/// An answer with its descriptors and the lease that it grants.
+/// A reply with its descriptors and the lease that it grants.
 struct reply {
   wire::body body;
   std::vector<base::guarded_fd> descriptors = {};

@@ -52,8 +52,8 @@ void check_opened(const wire::opened& reply,
     throw error(errc::protocol_error,
                 "open",
                 name,
-                "the broker's answer contradicts itself or its request",
-                "use a broker of the same version; a hostile broker may also send such answers");
+                "the broker's reply contradicts itself or its request",
+                "use a broker of the same version; a hostile broker may also send such replies");
   }
 }
 

@@ -9,7 +9,7 @@ namespace gpushm::client_detail {
 
 namespace {
 
-/// How long a receiver polls the socket before it sleeps: an answer usually takes less than twice
+/// How long a receiver polls the socket before it sleeps: a reply usually takes less than twice
 /// the time to wake a thread.
 constexpr std::chrono::microseconds spin{30};
 

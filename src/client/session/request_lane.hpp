@@ -37,9 +37,9 @@ struct received_packet {
 /// `errc::system_error`.
 [[nodiscard]] received_packet receive_one(int socket, std::span<std::byte> buffer);
 
-/// The socket for a client's requests and their immediate answers. One thread has the turn: it
-/// sends its request and receives until its answer has arrived; no other thread reads the socket.
-/// Any thread may send messages that need no answer at any time (`queue`).
+/// The socket for a client's requests and their immediate replies. One thread has the turn: it
+/// sends its request and receives until its reply has arrived; no other thread reads the socket.
+/// Any thread may send messages that need no reply at any time (`queue`).
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class request_lane {

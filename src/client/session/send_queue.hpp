@@ -14,7 +14,7 @@
 
 namespace gpushm::client_detail {
 
-/// The sending side of a connection. Does not block: a packet whose sender waits for an answer is
+/// The sending side of a connection. Does not block: a packet whose sender waits for a reply is
 /// sent now or not at all (`try_send`); others (releases, confirmations) are sent now or queued
 /// until the socket accepts them. Keeps the order: packets queued before a request are sent before
 /// it. Merges queued releases of the same generation.
@@ -23,7 +23,7 @@ namespace gpushm::client_detail {
 class send_queue {
  public:
   /// Upper bound of queued packets; further ones are dropped, and the broker's deadline covers
-  /// their answers. Releases are not counted: there is one per generation.
+  /// their replies. Releases are not counted: there is one per generation.
   static constexpr std::size_t max_packets = 65'536;
 
   /// `socket` stays the caller's.

@@ -14,7 +14,7 @@ struct subject {
   std::string_view object;
 };
 
-/// Returns the error for an answer that does not match its request.
+/// Returns the error for a reply that does not match its request.
 [[nodiscard]] error unexpected_reply(const subject& about);
 /// Converts a broker's `Failure` about `about`.
 [[nodiscard]] error from_wire(const wire::failure& failure, const subject& about);

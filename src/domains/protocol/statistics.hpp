@@ -76,7 +76,7 @@ struct refusal_statistics {
 };
 
 /// Time of the broker's thread for a request: from taking it up until its effects are permanent,
-/// and its answer is sent or waits for a condition, such as a name. Of a request that takes several
+/// and its reply is sent or waits for a condition, such as a name. Of a request that takes several
 /// turns, that of the last one. The time in the socket before is not included.
 struct request_latency {
   std::string request;
@@ -100,7 +100,7 @@ struct domain_statistics {
   // As their producers report, once a second, since the start of the process.
   std::uint64_t channel_items = 0;       ///< published
   std::uint64_t channel_item_bytes = 0;  ///< of the slots of those
-  /// Of opens, from the broker's answer to the mapping, as clients report it, since the start of
+  /// Of opens, from the broker's reply to the mapping, as clients report it, since the start of
   /// the process: opens of each bucket of `open_latency_bounds_ns`, the last one without a bound.
   std::array<std::uint64_t, open_latency_bounds_ns.size() + 1> import_latency{};
   std::uint64_t import_latency_sum_ns = 0;

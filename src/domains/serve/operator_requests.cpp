@@ -26,7 +26,7 @@ namespace gpushm::domains {
 
 namespace {
 
-/// Nodes of one answer, besides the domain: those that use the most.
+/// Nodes of one reply, besides the domain: those that use the most.
 constexpr std::size_t max_usage_nodes = 32;
 
 keeper_state state_of(std::optional<broker_detail::keeper_health::state> keeper) {

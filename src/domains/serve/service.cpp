@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 
 /// Requests that are carried out at the same time.
 constexpr int max_concurrent = 8;
-/// For a client to send its request, and to read the answer.
+/// For a client to send its request, and to read the reply.
 constexpr milliseconds client_timeout{1'000};
 constexpr milliseconds pause_without_resources{10};
 

@@ -219,7 +219,7 @@ struct bye {
   friend bool operator==(const bye&, const bye&) = default;
 };
 
-/// The exporter's answer about exporter-bound memory. Values travel on the wire: never
+/// The exporter's reply about exporter-bound memory. Values travel on the wire: never
 /// renumber.
 enum class verdict : std::uint8_t { unchanged = 0, changed = 1, not_shared = 2 };
 
@@ -245,7 +245,7 @@ struct report {
   std::uint64_t cached = 0;
   std::uint64_t items = 0;
   std::uint64_t item_bytes = 0;               ///< of the slots of those
-  std::vector<std::uint64_t> import_ns = {};  ///< of each success, the part after the answer
+  std::vector<std::uint64_t> import_ns = {};  ///< of each success, the part after the reply
   friend bool operator==(const report&, const report&) = default;
 };
 

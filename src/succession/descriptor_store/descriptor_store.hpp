@@ -61,11 +61,11 @@ class descriptor_store {
   /// keepers of earlier versions do not look at the name. Blocks and throws as `flush`.
   [[nodiscard]] std::optional<error> confirm(std::string_view name,
                                              std::chrono::milliseconds timeout);
-  /// The same without blocking: returns a pipe that is readable once the keeper has answered; what
+  /// The same without blocking: returns a pipe that is readable once the keeper has replied; what
   /// it says is `reply_in` it. Throws `error`: timed_out if the keeper's queue is full, and as
   /// `flush`.
   [[nodiscard]] base::unique_fd begin_confirm(std::string_view name);
-  /// The answer to `begin_confirm`, as of `confirm`. Precondition: the pipe is readable.
+  /// The reply to `begin_confirm`, as of `confirm`. Precondition: the pipe is readable.
   [[nodiscard]] static std::optional<error> reply_in(int pipe);
   /// Tells the keeper that this program has started (READY=1).
   void ready(std::chrono::milliseconds timeout);

@@ -19,7 +19,7 @@ inline constexpr std::size_t max_notification_bytes = 4'096;
 struct notification {
   bool store = false;   ///< FDSTORE=1: its descriptors are to be kept
   bool remove = false;  ///< FDSTOREREMOVE=1: those with `name` are to be closed
-  /// BARRIER=1: its descriptor is to be closed after everything before it. With a name: the answer
+  /// BARRIER=1: its descriptor is to be closed after everything before it. With a name: the reply
   /// is whether that is stored (systemd ignores the name, and logs that).
   bool barrier = false;
   bool ready = false;  ///< READY=1

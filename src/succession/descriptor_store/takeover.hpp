@@ -26,7 +26,7 @@
 ///         write end of a pipe, which the successor's program inherits and keeps open
 ///     successor: "ready" once its program is; or "failed\n" and the reason, before it ends
 ///
-/// Instead of the first batch, the predecessor may answer "refused\n" and the reason: it continues,
+/// Instead of the first batch, the predecessor may reply "refused\n" and the reason: it continues,
 /// and the successor has nothing.
 ///
 /// Either ends it by closing the connection. Thread-safety: distinct connections: safe.

@@ -45,7 +45,7 @@ class descriptor_shelf {
   /// as `put`, and too_many_descriptors.
   void put_confirmed_journal(int descriptor, std::uint64_t sequence);
   /// The same in two steps that do not block. The first one returns a pipe that is readable once
-  /// the keeper has answered, which the second one then reads: the error if the journal is not
+  /// the keeper has replied, which the second one then reads: the error if the journal is not
   /// stored. Nullopt: the keeper does not read at the moment. An empty descriptor: there is no
   /// keeper.
   [[nodiscard]] std::optional<base::unique_fd> begin_put_journal(int descriptor,

@@ -22,7 +22,7 @@
 
 namespace gpushm::broker_detail {
 
-/// What cannot be done at the moment has changed nothing, and can be tried again without an answer
+/// What cannot be done at the moment has changed nothing, and can be tried again without a reply
 /// to the client, which notices nothing of it.
 class retry_later : public error {
   using error::error;
@@ -193,7 +193,7 @@ class recorder {
   bool has_warned_ = false;  ///< that the journal cannot be replaced
   bool is_full_ = false;     ///< the journal has refused a change: it must be replaced
   std::chrono::milliseconds retry_pause_ = first_retry_pause;
-  std::chrono::milliseconds refusal_pause_ = first_retry_pause;  ///< after the keeper's last answer
+  std::chrono::milliseconds refusal_pause_ = first_retry_pause;  ///< after the keeper's last reply
   // ---- of a keeper that does not read
   std::optional<clock::time_point> busy_since_;
   clock::time_point last_busy_;

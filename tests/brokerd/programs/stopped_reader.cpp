@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client that sends requests and reads answers only once its parent writes a line.
+// A client that sends requests and reads replies only once its parent writes a line.
 //   stopped_reader SOCKET COUNT
 // It subscribes to all events and prints "ready". After a line on standard input it sends COUNT
 // requests and prints "sent". After another it reads everything, and prints for each packet
