@@ -115,7 +115,7 @@ received_message ask(int socket, const wire::message& request) {
   auto got = transport::receive_packet(socket, buffer);
   auto message = wire::decode(got.packet);
   if (!message) {
-    throw std::runtime_error("the broker's answer is not a message");
+    throw std::runtime_error("the broker's reply is not a message");
   }
   return {std::move(*message), std::move(got.descriptors)};
 }

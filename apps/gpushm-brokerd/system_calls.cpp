@@ -78,7 +78,7 @@ constexpr std::array needed{
     system_call{"gettid", threads},
     system_call{"ioctl", "bytes that a member has not read"},
     system_call{"listen", sockets},
-    system_call{"lseek", "pages of timelines: what of them their members have filled"},
+    system_call{"lseek", "timeline pages: what of them their members have filled"},
     system_call{"madvise", memory},
     system_call{"memfd_create", tables},
     system_call{"mkdir", files},

@@ -71,7 +71,7 @@ struct table_head {
   std::uint64_t segment;              ///< the generation of the slots' segment
   std::atomic<std::uint32_t> closed;  ///< 1: the producer has said that there are no more items
   std::uint32_t reserved;
-  std::uint64_t last_of_previous;  ///< the last good item of the producer before; 0: none
+  std::uint64_t last_of_previous;  ///< the last good item of the previous producer; 0: none
   std::array<consumer_entry, max_consumers> consumers;
 };
 static_assert(sizeof(table_head) == 64 + max_consumers * 16);

@@ -104,7 +104,7 @@ class producer_table {
   /// none.
   [[nodiscard]] const consumer_view* find_behind(std::uint32_t timeline,
                                                  std::uint64_t value) const noexcept;
-  /// The last good item of the producer before; 0: there was none.
+  /// The last good item of the previous producer; 0: there was none.
   [[nodiscard]] std::uint64_t last_of_previous() const noexcept { return head_.last_of_previous; }
   /// There will be no more items.
   void close() noexcept;

@@ -49,7 +49,7 @@ class table_view {
   [[nodiscard]] std::uint64_t before_in(std::uint32_t slot) const noexcept {
     return rows_[slot].before.load(std::memory_order_seq_cst);
   }
-  /// The last good item of the producer before; 0: none.
+  /// The last good item of the previous producer; 0: none.
   [[nodiscard]] std::uint64_t last_of_previous() const noexcept { return last_of_previous_; }
   /// The last good item, when `published_timeline` has ended: of this producer, or of those before.
   /// It is announced and published: a stream may have published one that was never announced.

@@ -141,7 +141,7 @@ bool is_same_member(const peer& one, const peer& other) {
 }
 
 budget::amounts cost_of(const reservation& what) {
-  // Of a page of timelines the broker has a second descriptor, for writing. Its memory is allocated
+  // Of a timeline page the broker has a second descriptor, for writing. Its memory is allocated
   // by the member.
   const bool is_page = what.backend == backend::signals;
   budget::amounts result{};

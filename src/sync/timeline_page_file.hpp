@@ -8,7 +8,7 @@
 
 namespace gpushm::sync {
 
-// The files of pages of timelines (timeline_page.hpp, docs/adr/0032): memfds, mode 0600.
+// The files of timeline pages (timeline_page.hpp, docs/adr/0032): memfds, mode 0600.
 
 /// The writable descriptor of a new page, which is zero and has no memory yet. Precondition:
 /// `sync::is_timeline_page_size`. Throws too_many_descriptors, out_of_memory, system_error.

@@ -276,7 +276,7 @@ TEST_F(hub_chunks, reservation_has_no_chunks_and_a_live_slot) {
 }
 
 /// A hub that closes files in another thread, as a server's does.
-TEST_F(hub_chunks, a_page_of_timelines_costs_the_same_after_a_restart) {
+TEST_F(hub_chunks, a_timeline_page_costs_the_same_after_a_restart) {
   const auto creator = greet();
   wire::reserve wanted;
   wanted.name = "page";
@@ -299,7 +299,7 @@ TEST_F(hub_chunks, a_page_of_timelines_costs_the_same_after_a_restart) {
   expect_nothing_left();
 }
 
-/// Signaler and reader of pages of timelines.
+/// Signaler and reader of timeline pages.
 class hub_pages : public hub_test {
  protected:
   explicit hub_pages(const core::limits& bounds = {}) : hub_test(bounds) {}

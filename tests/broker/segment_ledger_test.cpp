@@ -239,7 +239,7 @@ TEST_F(ledger, leased_memory_is_handed_back_by_its_creator_and_not_reported_as_l
 }
 
 /// Its readers need its end, if its signaler does not come back.
-TEST_F(ledger, a_page_of_timelines_is_handed_back_by_readers_later) {
+TEST_F(ledger, a_timeline_page_is_handed_back_by_readers_later) {
   const auto page = make_segment(1, "page", lifetime::leased);
   const auto memory = make_segment(2, "memory", lifetime::leased);
   page->backend = backend::signals;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pages of timelines, as the broker makes, gives, keeps and ends them (docs/adr/0032).
+// Timeline pages, as the broker makes, gives, keeps and ends them (docs/adr/0032).
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/falloc.h>

@@ -10,7 +10,7 @@
 
 namespace gpushm_testing {
 
-/// Zeroed memory of a page of signals, with a table behind it.
+/// Zeroed memory of a timeline page, with a table behind it.
 class page_memory {
  public:
   explicit page_memory(std::size_t bytes)

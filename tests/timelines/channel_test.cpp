@@ -79,7 +79,7 @@ std::vector<std::byte> metadata_of(int attempt, std::uint32_t held, gpushm::gene
   return result;
 }
 
-/// A page of timelines that no client library made. Its number is in the reply, with its file.
+/// A timeline page that no client library made. Its number is in the reply, with its file.
 auto reserve_page(gpushm_testing::raw_session& session, const std::string& name) {
   gpushm::wire::reserve page;
   page.name = name;
@@ -190,7 +190,7 @@ TEST_F(channels, lose_nothing_when_a_producer_ends_as_soon_as_it_has_consumers) 
       for (int i = 0; i != 2; ++i) {
         auto item = consumer.next(60s);
         ASSERT_TRUE(item);
-        // Numbers go on if the page of the producer before is still there.
+        // Numbers go on if the page of the previous producer is still there.
         EXPECT_EQ(item->number(), before == 0 ? item->number() : before + 1);
         before = item->number();
         EXPECT_TRUE(is_whole(*item));

@@ -288,7 +288,7 @@ TEST_F(timelines, leave_neither_words_nor_pages) {
   EXPECT_EQ(reader.value(), 9U);
   client users = world_.connect();
   const auto left = users.list("");
-  EXPECT_EQ(left.size(), 1U) << "one page of signals";
+  EXPECT_EQ(left.size(), 1U) << "one timeline page";
 }
 
 TEST_F(timelines, more_than_one_page) {

@@ -45,7 +45,7 @@ struct segment_files final : core::payload {
   }
 
   gpushm::generation generation = 0;
-  /// A page of timelines has one more than `chunk_bytes`, which its openers do not get.
+  /// A timeline page has one more than `chunk_bytes`, which its openers do not get.
   std::vector<kept_fd> chunks;
   std::vector<std::uint64_t> chunk_bytes;
   std::shared_ptr<core::charges> held;
@@ -56,7 +56,7 @@ struct segment_files final : core::payload {
   /// What stays charged of memory_bytes until they are closed.
   std::uint32_t memory_while_freed = 0;
 
-  /// The page, open for writing; null: these are no page of timelines.
+  /// The page, open for writing; null: these are no timeline page.
   [[nodiscard]] const kept_fd* writable() const noexcept {
     return chunks.size() > chunk_bytes.size() ? &chunks.back() : nullptr;
   }

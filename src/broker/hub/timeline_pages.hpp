@@ -10,7 +10,7 @@
 
 namespace gpushm::broker_detail {
 
-/// The pages of timelines of a domain, the only memory that a broker makes (docs/adr/0032).
+/// The timeline pages of a domain, the only memory that a broker makes (docs/adr/0032).
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class timeline_pages {

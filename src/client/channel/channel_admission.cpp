@@ -129,7 +129,7 @@ void channel_producer::begin(const options& wanted) {
   shape_.segment = slots_->info().generation;
   if (view) {
     continue_channel(last);
-  } else {  // nobody has the page of a producer before: there is no member of its channel
+  } else {  // nobody has the page of a previous producer: there is no member of its channel
     table_.emplace(page_->own_page(), page_->extra(), shape_);
     begin_publishing();
   }
@@ -193,7 +193,7 @@ void channel_producer::check_slots(const std::optional<channel::table_view>& las
               "continue a channel with its slot size and number, or remove the segment");
 }
 
-/// The last producer before whose table is accepted, if a process still has its page.
+/// The last previous producer whose table is accepted, if a process still has its page.
 channel_producer::previous_producer channel_producer::find_previous(
     const std::function<bool(const channel::table_view&)>& accepts) const {
   auto all = timelines_->client().list(names::pages(name_));
@@ -229,7 +229,7 @@ channel_producer::previous_producer channel_producer::find_previous(
   return {};
 }
 
-/// Waits until the words of the producer before have ended.
+/// Waits until the words of the previous producer have ended.
 void channel_producer::await_end(const channel::table_view& last,
                                  const std::stop_token& stop) const {
   // It has no name any more, so it is behind the fence: the broker ends its words now.
@@ -269,7 +269,7 @@ void channel_producer::continue_channel(const previous_producer& previous) {
 }
 
 /// Those that share the work join again, with other words, when they have finished with the items
-/// of the producer before.
+/// of the previous producer.
 void channel_producer::keep_workers_of(const channel::table_view& previous,
                                        const std::vector<wire::segment>& present) {
   for (const wire::segment& each : present) {
@@ -301,7 +301,7 @@ bool channel_producer::has_ended(const channel::consumer_view& which) const {
 }
 
 /// A claim names the producer whose words and slots its consumer has open; another one may admit it
-/// only if a producer before has done so, because its consumer then continues with the next one;
+/// only if a previous producer has done so, because its consumer then continues with the next one;
 /// but not if its producer has closed the channel: it ends with that one, also if it does not know
 /// yet that it was admitted. A consumer has the page of the last producer that has admitted it, so
 /// that page exists.

@@ -177,7 +177,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   std::shared_ptr<mapped_page> producer_page_;
   std::shared_ptr<gpushm_segment> slots_;  ///< changed in `next`'s turn only, with the lock held
   std::uint64_t slots_generation_ = 0;
-  /// Of producers before, which a stream may still read, although the items were released on it.
+  /// Of previous producers, which a stream may still read, although the items were released on it.
   std::vector<std::shared_ptr<gpushm_segment>> previous_slots_;
 
   call_turn turn_;                     ///< of `next`, also while it waits

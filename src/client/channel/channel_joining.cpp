@@ -406,7 +406,7 @@ bool channel_consumer::join_next_producer(const patience& until, const std::stop
 }
 
 /// With the next producer. That one does not know this consumer if broker and keeper have died with
-/// the producer before, whose page was not handed back yet when the next one began.
+/// the previous producer, whose page was not handed back yet when the next one began.
 bool channel_consumer::go_on(const patience& until, const std::stop_token& stop) {
   if (options_.mode != consumer_mode::share) {
     const attachment found = attach(until, stop, {});

@@ -104,7 +104,7 @@ void channel_producer::close() noexcept {
   }
 }
 
-/// Members of the producer before open the page of this one when they want its first item. Others
+/// Members of the previous producer open the page of this one when they want its first item. Others
 /// have it open. False: one of them has not done so yet.
 bool channel_producer::await_consumers() const {
   if (!is_continuation_ || table_->announced() < table_->first_item()) {

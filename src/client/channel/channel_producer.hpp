@@ -169,10 +169,10 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   std::uint32_t dropped_ = 0;
   bool is_continuation_ = false;
   std::vector<retired> retired_;
-  /// Those that shared the work of the producer before, until they have left: what its items are in
+  /// Those that shared the work of the previous producer, until they have left: what its items are in
   /// may still be read.
   std::unordered_map<std::uint64_t, consumer> lingering_;
-  /// Of the producer before, if that has closed the channel; else 0.
+  /// Of the previous producer, if that has closed the channel; else 0.
   generation previous_page_ = 0;
   std::stop_source stop_;  ///< of everything that waits
   std::jthread admitting_;

@@ -24,7 +24,7 @@ void hand_back(lease_table& leases,
 
 /// Leases again what other processes hand back, as soon as they do. What has not been handed back
 /// by `deadline` is handed back by those that have it: another process may have begun and not gone
-/// on. Of pages of timelines the broker ends the words then, because nothing else would end a wait
+/// on. Of timeline pages the broker ends the words then, because nothing else would end a wait
 /// for a signaler that died with it. What is still missing 5 s later is given up.
 /// Returns early if `stop` is requested. Blocks; `timeout` is for each request. Throws `error` if
 /// `to` ends or does not answer.

@@ -74,7 +74,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                         gpushm::generation generation,
                                         const open_options& options,
                                         offers& offered);
-  /// Accepts the grant of a page of timelines, of a timeline, or, without a kind, of a segment.
+  /// Accepts the grant of a timeline page, of a timeline, or, without a kind, of a segment.
   /// Throws the error of a failure, invalid_argument for another kind.
   [[nodiscard]] std::shared_ptr<segment_lease> accept(open_reply& received,
                                                       std::string_view name,
@@ -87,7 +87,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                        const std::stop_token& stop = {}) {
     return reserve_with(std::move(wanted), operation, deadline, stop).first;
   }
-  /// As above, with the memory that the broker has made: that of a page of timelines.
+  /// As above, with the memory that the broker has made: that of a timeline page.
   [[nodiscard]] std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> reserve_with(
       wire::reserve wanted,
       std::string_view operation,

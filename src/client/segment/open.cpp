@@ -101,7 +101,7 @@ std::shared_ptr<mapping> map_exporters(granted& what,
 
 namespace {
 
-/// `wanted`: a page of timelines or a timeline; nothing: a segment.
+/// `wanted`: a timeline page or a timeline; nothing: a segment.
 void check_kind(backend is, std::optional<backend> wanted, std::string_view name) {
   const bool is_registered = is == backend::descriptor;
   const bool is_segment = is != backend::timeline && is != backend::signals && !is_registered;

@@ -14,7 +14,7 @@ namespace gpushm::client_detail {
 
 class signaler_watch;
 
-/// Pages of timelines that need no broker: memfds of this process, and those of others that tickets
+/// Timeline pages that need no broker: memfds of this process, and those of others that tickets
 /// name, opened through /proc. Each member could write them: such timelines are advisory.
 ///
 /// Thread-safety: safe.

@@ -16,7 +16,7 @@
 
 namespace gpushm::client_detail {
 
-/// A page of timelines with its lease: this process's own, mapped for writing, or another's.
+/// A timeline page with its lease: this process's own, mapped for writing, or another's.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class mapped_page {

@@ -23,7 +23,7 @@ namespace gpushm::broker_detail {
 /// HMAC-SHA256 of the bytes, with a key that no member can read. Must not throw. Thread-safe.
 using authenticator = std::function<wire::receipt(std::span<const std::byte>)>;
 
-/// Which file a page of timelines is. No other one has it while the machine runs, so that nobody
+/// Which file a timeline page is. No other one has it while the machine runs, so that nobody
 /// can hand back another page in its place.
 struct page_identity {
   std::uint64_t device = 0;
@@ -48,7 +48,7 @@ class segment_ledger {
   /// How long a domain takes segments back after its start. Clients connect again within a second,
   /// unless they are stopped.
   static constexpr std::chrono::minutes default_return_time{5};
-  /// How long only its signaler hands a page of timelines back; at most half of that time.
+  /// How long only its signaler hands a timeline page back; at most half of that time.
   static constexpr std::chrono::seconds time_of_signalers{5};
   /// How long the name of a missing segment is kept for those that may hand it back.
   static constexpr std::chrono::seconds time_of_names{10};
@@ -100,7 +100,7 @@ class segment_ledger {
   /// metadata.
   void check_publication(gpushm::generation generation, std::span<const std::byte> metadata) const;
 
-  /// The segment is new or has changed. `page`: of a page of timelines. What cannot be written is
+  /// The segment is new or has changed. `page`: of a timeline page. What cannot be written is
   /// logged once.
   void note(const core::segment& what, const page_identity& page = {}) noexcept;
   /// The segment has ended. One that was being handed back is missing again.

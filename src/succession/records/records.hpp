@@ -109,7 +109,7 @@ struct files_record {
   static constexpr std::size_t part_size = 4'096;
   std::vector<descriptor_id> chunks;
   std::vector<std::uint64_t> chunk_bytes;  ///< as many
-  descriptor_id writable = 0;              ///< of a page of timelines
+  descriptor_id writable = 0;              ///< of a timeline page
   friend bool operator==(const files_record&, const files_record&) = default;
 };
 
