@@ -52,6 +52,40 @@ words() {
       close ARGV if eof;'
 }
 
+# Names that docs/glossary.md has replaced: the last column of its tables has `name`, or `name` (path, path…) for a name that is refused
+# only in these folders and files. The page itself, decisions, plans, results and test data are not checked.
+dead_names() {
+  # shellcheck disable=SC2016  # Perl's variables
+  names '(\.(cpp|hpp|c|h|rs|sh|py|pyi|cmake|md|fbs|json|yaml)|CMakeLists\.txt|Makefile)$' |
+    { grep -vE '^(docs/plan|docs/adr|results|tests/data)/|^docs/glossary\.md$' || true; } |
+    perl -e '
+      use strict;
+      my ($glossary, %use, %scopes) = ("docs/glossary.md");
+      open(my $page, "<", $glossary) or exit 0;
+      while (<$page>) {
+        next unless /^\| (?!Name \||---)/;
+        my @cells = split /\s*\|\s*/, $_;
+        my ($kept, $dead) = @cells[1, 4];
+        next unless defined $dead;
+        while ($dead =~ /`([^`]+)`(?: \(([^)]*)\))?/g) {
+          $use{$1} = $kept;
+          $scopes{$1} = defined $2 ? [split /,\s*/, $2] : [""];
+        }
+      }
+      die "$glossary: no names\n" unless %use;
+      my $any = join "|", map { join "\\s+", map quotemeta, split / / } sort { length $b <=> length $a } keys %use;
+      for my $file (map { chomp; $_ } <STDIN>) {
+        open(my $in, "<", $file) or next;
+        while (my $line = <$in>) {
+          while ($line =~ /(?<!\w)($any)(?!\w)/g) {
+            my $name = $1 =~ s/\s+/ /gr;
+            next unless grep { $_ eq "" || $file eq $_ || index($file, "$_/") == 0 } @{$scopes{$name}};
+            print "$file:$.: \"$name\"; use \"$use{$name}\"\n";
+          }
+        }
+      }'
+}
+
 check() {
   local files sources
   files=$(cat)
@@ -74,6 +108,7 @@ check() {
   names '^src/(broker|core|succession/recorder|low)/' <<<"$sources" | names -v '/(limited|member)_log\.cpp$' | search '\bbase::log\(' |
     report "a log line that members may cause without limit: log_about_members, or log_about_broker (limited_log.hpp)"
   words <<<"$files" | report "a word that plain English does not use here (scripts/lint_rules.sh, words)"
+  dead_names <<<"$files" | report "a name that docs/glossary.md has replaced"
   search '#include "(src/|\.\.)' <<<"$(names '\.(cpp|hpp|h|c)$' <<<"$files")" |
     report "an include that bypasses the include roots, by which the compiler enforces the layers"
 }
@@ -83,7 +118,10 @@ self_test() {
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   cd "$scratch"
-  mkdir -p src/low src/high
+  mkdir -p src/low src/high docs
+  # shellcheck disable=SC2016  # Markdown
+  printf '%s\n' '# Glossary' '| Name | What it is | In the interfaces | Names that are not used |' '|---|---|---|---|' \
+    '| bucket | It holds water. | `x` | `old_pail`, `water pail`, `tub` (src/low/a.cpp), `vat` (src/high) |' >docs/glossary.md
   local header='// SPDX-License-Identifier: Apache-2.0'
   printf '%s\n' "$header" '#include "low/a.hpp"' '#include "gpushm/error.hpp"' \
     'auto x() { co_await f([&] { return g({.k = 1}); }); const item i{.k = 3}; co_await f(i); }' >src/high/b.cpp
@@ -119,6 +157,11 @@ self_test() {
   plant "killpg" 'void y(int child) { killpg(child, 9); }'
   plant "unlimited log" 'void y() { base::log(log_level::warning, "x"); }'
   plant "old word" '// The socket is made anew.'
+  plant "dead name" 'int old_pail = 0;'
+  plant "dead phrase" '// It is a water pail.'
+  plant "dead name in this file" '// A tub.'
+  printf '%s\n' "$header" '// A vat, and old_pails.' >src/low/a.cpp
+  expect 0 "a dead name of another folder, and a longer name"
   plant "is no" 'auto p = "this is no path";'
   echo 'int z;' >src/low/a.cpp
   expect 1 "no licence"

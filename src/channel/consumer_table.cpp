@@ -23,7 +23,7 @@ void consumer_table::attach(const checked_table& to,
   entry_ = entry;
   if (joins && mode_ != consumer_mode::latest) {
     // The producer's stream waits for the release of items that this consumer does not get. A
-    // member that goes on with another producer may still use items of the one before.
+    // consumer that continues with the next producer may still use items of the previous one.
     for (const std::uint32_t index : {released_timeline, taken_timeline}) {
       sync::timeline_writer writer(page_, first_ + index);
       static_cast<void>(writer.signal(start - 1));  // no effect if it has that value
@@ -44,8 +44,8 @@ consumer_table::outcome consumer_table::take(item& into) noexcept {
   return take_given(into);
 }
 
-/// Whether the producer has stored `next_` in this word: `taken`, or why not. When the producer has
-/// ended, also its other word has.
+/// Whether the producer has stored `next_` in this timeline: `taken`, or why not. If the producer
+/// has ended, both of its timelines have.
 consumer_table::outcome consumer_table::find_next(std::uint32_t timeline) const noexcept {
   const sync::reading there = producer_->timeline(timeline).read();
   if (there.kind() == sync::word_kind::invalid) {
@@ -61,7 +61,7 @@ consumer_table::outcome consumer_table::find_next(std::uint32_t timeline) const 
   if (!there.value() || !published.value()) {
     return outcome::invalid;
   }
-  // A stream may have published an item that was not announced any more.
+  // A stream may have published an item whose announcement came too late.
   const std::uint64_t last = timeline == announced_timeline
                                  ? std::min(*published.value(), *there.value())
                                  : *there.value();
@@ -141,7 +141,7 @@ consumer_table::outcome consumer_table::find_newest(std::uint64_t& newest) const
 
 consumer_table::outcome consumer_table::take_newest(item& into) noexcept {
   const sync::timeline_reader announced = producer_->timeline(announced_timeline);
-  // A word is free when the stream that released its item has stored 0.
+  // A timeline is free when the stream that released its item has stored 0.
   std::uint32_t index = 0;
   while (index != held_ && held(index).load(std::memory_order_acquire) != 0) {
     ++index;

@@ -27,7 +27,7 @@ class consumer_table {
       : page_(page), first_(first_timeline), mode_(mode), held_(held) {}
 
   /// Begins with a producer that has accepted this consumer from `start` on, in the entry `entry`.
-  /// `page`: the generation of its page. A consumer that shares the work does so once.
+  /// `page`: the generation of its page. A `share` consumer does so once.
   void attach(const checked_table& to,
               std::uint64_t start,
               std::uint32_t entry,
@@ -58,11 +58,11 @@ class consumer_table {
   /// number, uses it, and releases it. Looks at no more items than there are slots, whatever the
   /// producer has stored: then `not_yet`, or `invalid`.
   [[nodiscard]] outcome take(item& into) noexcept;
-  /// The producer's word that says whether there is an item.
+  /// The producer's timeline that shows whether there is an item.
   [[nodiscard]] std::uint32_t next_timeline() const noexcept {
     return mode_ == consumer_mode::share ? first_given_timeline + entry_ : announced_timeline;
   }
-  /// The value of that word for which `take` returns the next item.
+  /// The value of that timeline for which `take` returns the next item.
   [[nodiscard]] std::uint64_t next_number() const noexcept { return next_; }
 
   [[nodiscard]] const checked_table& producer() const noexcept { return *producer_; }

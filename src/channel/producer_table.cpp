@@ -62,7 +62,7 @@ producer_table::producer_table(sync::timeline_page& page,
                                const table_view& previous)
     : producer_table(page, table, of, previous, last_of(previous)) {}
 
-/// What a dead producer's words say in the end, read once.
+/// The last items of the previous producer by its timelines, which are read once.
 producer_table::last_items producer_table::last_of(const table_view& previous) noexcept {
   const std::uint64_t announced =
       previous.timeline(announced_timeline).read().value().value_or(previous.first_item() - 1);
@@ -86,11 +86,11 @@ producer_table::producer_table(sync::timeline_page& page,
   }
 }
 
-/// Which good item of a dead producer each slot has, or had: consumers may use that one, and no
-/// later one.
+/// Finds the good item of the previous producer that each slot has, or had: consumers may use it,
+/// and no later one.
 void producer_table::read_contents(const table_view& previous) {
   const std::uint64_t good = last_of_previous();
-  // The order has the last items; the next one may have overwritten the one before them.
+  // The order has the last items. The next item may have overwritten the oldest entry.
   const std::uint64_t unknown = next_ - std::min<std::uint64_t>(next_, order_.size());
   const std::uint64_t older =
       unknown < previous.first_item() ? previous.last_of_previous() : unknown;
@@ -108,7 +108,7 @@ void producer_table::read_contents(const table_view& previous) {
       what.item = what.after = item;
     } else if (before <= good) {
       what.after = before;
-      // It may have died before it read the `held` words again: they may name this item.
+      // It may have died before it read the `held` timelines again: they may name this item.
       what.item = item == acquired_row ? before : 0;
     } else {
       what.after = last[slot];
@@ -116,7 +116,7 @@ void producer_table::read_contents(const table_view& previous) {
   }
 }
 
-/// Items that consumers of the newest hold now.
+/// Items that `latest` consumers hold now.
 producer_table::held_items producer_table::held_now() const noexcept {
   held_items result;
   for (const consumer_view& each : consumers_) {
@@ -223,7 +223,7 @@ std::optional<producer_table::obstacle> producer_table::next_obstacle(
         return obstacle{&each, released_timeline, released + 1, true};
       }
     }
-    if (!chosen) {  // consumers of the newest hold all slots for a moment
+    if (!chosen) {  // `latest` consumers briefly hold all slots
       return obstacle{nullptr, announced_timeline, sync::max_value, true};
     }
   }
@@ -261,7 +261,8 @@ bool producer_table::is_used(std::uint32_t slot) const noexcept {
   if (owner == consumers_.end()) {
     return false;
   }
-  // If its words have ended meanwhile, what it has not released is given to another one first.
+  // If its timelines have ended meanwhile, its unreleased items are given to another consumer
+  // first.
   return owner->timeline(released_timeline).read().value().value_or(0) < what.count;
 }
 
@@ -299,7 +300,7 @@ void producer_table::close() noexcept {
   head_.closed.store(1, std::memory_order_release);
 }
 
-// ---- members ----
+// ---- consumers ----
 
 bool producer_table::has_room(const consumer_view& for_one) const noexcept {
   const bool needs_more = for_one.held != 0 || held_by(consumers_) != 0;
@@ -330,7 +331,7 @@ void producer_table::add(consumer_view added) {
 }
 
 std::optional<std::uint32_t> producer_table::entry_for(std::uint64_t id) const noexcept {
-  // Its own entry, or one of a consumer that is not a member any more.
+  // Its own entry, or that of a consumer that has left.
   const auto is_free = [&](const consumer_entry& each) {
     const std::uint64_t of = each.id.load(std::memory_order_relaxed);
     return std::none_of(consumers_.begin(), consumers_.end(), [&](const consumer_view& known) {
@@ -358,7 +359,7 @@ void producer_table::write_consumer(std::uint32_t entry,
 }
 
 void producer_table::refuse(std::uint64_t id, std::uint64_t why) noexcept {
-  // If all are members, the one that is refused finds nothing, and times out.
+  // If all entries are in use, the refused consumer finds none, and times out.
   if (const auto entry = entry_for(id)) {
     write_consumer(*entry, id, why);
   }

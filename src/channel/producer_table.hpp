@@ -17,15 +17,15 @@ namespace gpushm::channel {
 /// How a consumer gets items. On the wire: never renumber.
 enum class consumer_mode : std::uint8_t {
   block = 0,   ///< each item; the producer waits for it
-  latest = 1,  ///< the newest one; the producer does not wait
-  share = 2,   ///< some of the items: each is used by one of those that share the work
+  latest = 1,  ///< the newest item; the producer does not wait
+  share = 2,   ///< some of the items: each goes to one of these consumers
 };
 
-/// A consumer, as the producer sees it. Its words are another process's: each is read once.
+/// A consumer, as the producer sees it. Its timelines belong to another process: each is read once.
 struct consumer_view {
-  std::uint64_t id = 0;  ///< the generation of its words' segment
+  std::uint64_t id = 0;  ///< the generation of its timelines' segment
   consumer_mode mode = consumer_mode::block;
-  std::uint32_t held = 0;   ///< words for items that it holds, if `latest`
+  std::uint32_t held = 0;   ///< timelines for items that it holds, if `latest`
   std::uint32_t depth = 0;  ///< items that it is given before it has released one, if `share`
   std::uint64_t start = 0;
   std::uint32_t entry = 0;  ///< in the table
@@ -38,9 +38,9 @@ struct consumer_view {
   }
 };
 
-/// The producer's part of a channel's protocol: slots, rows, order, members; without waits, streams
-/// and system calls other than wakes. The steps and their order are those of the model
-/// (tests/model/channel.pml).
+/// The producer's part of a channel's protocol: slots, rows, order and consumers. It has no waits
+/// and no streams, and makes no system calls but wakes. The steps and their order are those of the
+/// model (tests/model/channel.pml).
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class producer_table {
@@ -53,8 +53,8 @@ class producer_table {
   };
   /// A new channel. Precondition: `page` and `table`, `page_bytes(slots)` in all, are zero.
   producer_table(sync::timeline_page& page, std::byte* table, const shape& of);
-  /// Continues after a producer whose words have ended. Items up to its last announced one are not
-  /// used again. If `of.segment` is another one than that producer's, its items are in no slot.
+  /// Continues after a producer whose timelines have ended. Items up to its last announced one are
+  /// not used again. If `of.segment` is not that producer's segment, its items are in no slot.
   producer_table(sync::timeline_page& page,
                  std::byte* table,
                  const shape& of,
@@ -65,66 +65,68 @@ class producer_table {
     /// Consumers that get every item must have taken, and finished with, items up to this; 0: none.
     std::uint64_t after = 0;
   };
-  /// A slot for an item: the oldest one that is not claimed, that no consumer of the newest holds,
-  /// and that no consumer that shares the work has. Nothing if there is none: with consumers of the
-  /// newest there is one for a first claim, and with more slots for more.
+  /// Returns the oldest slot that is not acquired, that no `latest` consumer holds, and that no
+  /// `share` consumer has; nullopt if there is none. With `latest` consumers there is a slot for a
+  /// first acquisition, and with more slots for more.
   [[nodiscard]] std::optional<choice> choose() const noexcept;
-  /// Takes a slot; several may be claimed at a time. Precondition: it was chosen, nothing was
-  /// claimed since then, and the CPUs of those that get every item have taken those up to `after`.
-  /// False, and the row is as before, if a consumer holds the slot after all: choose again. Then
-  /// the streams wait, and the slot is written.
+  /// Acquires a slot; several may be acquired at a time. Then the streams wait, and the slot is
+  /// written. Returns false, and the row is as before, if a consumer holds the slot after all:
+  /// choose again. Precondition: the slot was chosen, no slot was acquired since then, and the CPUs
+  /// of `block` consumers have taken the items up to `after`.
   [[nodiscard]] bool acquire(const choice& what) noexcept;
-  /// The claimed slot has no item: it is free again.
+  /// Frees an acquired slot without an item.
   void abandon(const choice& what) noexcept;
-  /// Stores what belongs to the item of a claimed slot, and returns its number: nobody looks for it
-  /// before it is announced. Preconditions: at most `max_metadata_bytes`; no other item is
-  /// prepared. Then the store of `published_timeline` is enqueued on the stream.
+  /// Stores the metadata and the row of the item in an acquired slot, and returns its number;
+  /// consumers do not look for it before it is announced. Then the store of `published_timeline` is
+  /// enqueued on the stream. Preconditions: at most `max_metadata_bytes`; no other item is
+  /// prepared.
   [[nodiscard]] std::uint64_t prepare(const choice& what,
                                       std::span<const std::byte> metadata) noexcept;
-  /// The stream has refused that: the slot is still claimed, and the next item gets the number.
+  /// Undoes `prepare` after the stream has refused the store: the slot is still acquired, and the
+  /// next item gets the number.
   void withdraw(const choice& what) noexcept;
-  /// Makes the prepared item known.
+  /// Announces the prepared item to consumers.
   void announce(const choice& what) noexcept;
-  /// A word that has to reach a value before a chosen slot can be claimed.
+  /// A timeline that has to reach a value before a chosen slot can be acquired.
   struct obstacle {
-    const consumer_view* consumer = nullptr;  ///< whose word it is; null: this producer's own
+    const consumer_view* consumer = nullptr;  ///< whose timeline it is; null: this producer's
     std::uint32_t timeline = 0;
     std::uint64_t value = 0;
-    /// The slot can become free in another way, too: look at the table again before long.
+    /// The slot can also become free in another way: look at the table again soon.
     bool has_alternatives = false;
   };
-  /// The next word that the writer of `chosen` has to wait for; nullopt if there is none. `chosen`:
-  /// what `choose` returned; nullopt if it chose no slot. `on_stream`: a stream writes the slot and
-  /// waits for the releases itself. The result is valid until members change.
+  /// Returns the next timeline that the writer of `chosen` has to wait for; nullopt if there is
+  /// none. `chosen`: the result of `choose`; nullopt if it chose no slot. `on_stream`: a stream
+  /// writes the slot and waits for the releases itself. The result is valid until the consumers
+  /// change.
   [[nodiscard]] std::optional<obstacle> next_obstacle(const std::optional<choice>& chosen,
                                                       bool on_stream) const noexcept;
-  /// Items that are given to a consumer that shares the work, and not released.
+  /// Returns how many items a `share` consumer was given and has not released.
   [[nodiscard]] static std::uint64_t unreleased(const consumer_view& consumer) noexcept;
-  /// A consumer that gets every item and whose `timeline` has not reached `value`; null if there is
-  /// none.
+  /// Returns a `block` consumer whose `timeline` has not reached `value`; null if there is none.
   [[nodiscard]] const consumer_view* find_behind(std::uint32_t timeline,
                                                  std::uint64_t value) const noexcept;
-  /// The last good item of the previous producer; 0: there was none.
+  /// The last good item of the previous producer; 0 if there was none.
   [[nodiscard]] std::uint64_t last_of_previous() const noexcept { return head_.last_of_previous; }
-  /// There will be no more items.
+  /// Tells consumers that there are no more items.
   void close() noexcept;
 
   // ---- members ----
 
-  /// Whether there is room for it: at most `max_consumers`, and two slots more than consumers of
-  /// the newest can hold.
+  /// Whether there is room for a consumer: at most `max_consumers`, and two slots more than
+  /// `latest` consumers can hold.
   [[nodiscard]] bool has_room(const consumer_view& for_one) const noexcept;
-  /// Adds a consumer, and says where it starts. No effect if the table has no entry for it.
+  /// Adds a consumer, and stores where it starts. No effect if the table has no entry for it.
   /// Precondition: `has_room`.
   void add(consumer_view added);
-  /// Writes that a consumer gets nothing.
+  /// Stores that a consumer is refused.
   void refuse(std::uint64_t id, std::uint64_t why) noexcept;
-  /// What a consumer that shares the work has not released is given to another one, if there is
-  /// one.
+  /// Removes a consumer, and reassigns the unreleased items of a `share` consumer to another one,
+  /// if any.
   void drop(std::uint64_t id) noexcept;
   [[nodiscard]] const std::vector<consumer_view>& consumers() const noexcept { return consumers_; }
-  /// Whether the words of a consumer that gets every item are possible ones: an honest one never
-  /// fails.
+  /// Whether the timelines of a `block` consumer are possible. Those of an honest consumer always
+  /// are.
   [[nodiscard]] bool is_plausible(const consumer_view& of) const noexcept;
 
   [[nodiscard]] std::uint64_t announced() const noexcept { return next_ - 1; }
@@ -146,8 +148,7 @@ class producer_table {
                  const table_view& previous,
                  const last_items& last);
   [[nodiscard]] static last_items last_of(const table_view& previous) noexcept;
-  /// Whether the next item has to wait for a consumer that shares the work: all of them have as
-  /// many items as they want.
+  /// Whether the next item has to wait because each `share` consumer has as many items as it may.
   [[nodiscard]] bool is_work_full() const noexcept;
   struct held_items {
     std::array<std::uint64_t, std::size_t{max_consumers} * max_held> items{};
@@ -155,7 +156,7 @@ class producer_table {
   };
   [[nodiscard]] held_items held_now() const noexcept;
   [[nodiscard]] bool is_named(std::uint32_t slot, const held_items& held) const noexcept;
-  /// The entry for a member that has none yet; nothing: all are used.
+  /// Returns the entry for a new consumer; nullopt if all are in use.
   [[nodiscard]] std::optional<std::uint32_t> entry_for(std::uint64_t id) const noexcept;
   void write_consumer(std::uint32_t entry, std::uint64_t id, std::uint64_t start) noexcept;
   [[nodiscard]] bool is_used(std::uint32_t slot) const noexcept;
@@ -171,12 +172,12 @@ class producer_table {
     std::uint64_t item = 0;  ///< 0: none, or not known
     bool is_acquired = false;
     std::uint64_t after = 0;  ///< consumers may still use items up to this in it
-    std::uint64_t owner = 0;  ///< the member that shares the work and was given it; 0: none
+    std::uint64_t owner = 0;  ///< the `share` consumer that was given it; 0: none
     std::uint64_t count = 0;  ///< the number of this item among those that were given to it
   };
   std::vector<content> contents_;  ///< of the slots
   std::uint64_t next_;             ///< the number of the next item
-  std::uint64_t turn_ = 0;         ///< of those that share the work and have equal room
+  std::uint64_t turn_ = 0;         ///< among `share` consumers with equal room
   std::vector<consumer_view> consumers_;
 };
 

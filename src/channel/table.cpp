@@ -8,7 +8,7 @@ namespace gpushm::channel {
 
 namespace {
 
-/// Another process may store at this moment: so the compiler, too, reads it once only.
+/// Another process may store at this moment, so the compiler also must read it only once.
 template <typename Number>
 Number read_once(const Number& from) noexcept {
   return __atomic_load_n(&from, __ATOMIC_RELAXED);

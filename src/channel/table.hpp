@@ -21,7 +21,8 @@ class checked_table;
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class table_view {
  public:
-  /// Nothing if the memory is not a table of this version that fits into `bytes` behind the page.
+  /// Returns nullopt if the memory is not a table of this version that fits into `bytes` behind the
+  /// page.
   [[nodiscard]] static std::optional<table_view> of(const sync::timeline_page& page,
                                                     const std::byte* table,
                                                     std::size_t bytes) noexcept;
@@ -49,7 +50,7 @@ class table_view {
   [[nodiscard]] std::uint64_t before_in(std::uint32_t slot) const noexcept {
     return rows_[slot].before.load(std::memory_order_seq_cst);
   }
-  /// The last good item of the previous producer; 0: none.
+  /// The last good item of the previous producer; 0 if there was none.
   [[nodiscard]] std::uint64_t last_of_previous() const noexcept { return last_of_previous_; }
   /// The last good item, when `published_timeline` has ended: of this producer, or of those before.
   /// It is announced and published: a stream may have published one that was never announced.
@@ -62,9 +63,9 @@ class table_view {
   /// Copies the metadata, and returns their size.
   [[nodiscard]] std::uint32_t copy_metadata(std::uint32_t slot,
                                             std::span<std::byte> to) const noexcept;
-  /// What the producer has decided about the consumer `id`; nothing: nothing yet.
+  /// The producer's decision about the consumer `id`; nullopt if it has not decided yet.
   [[nodiscard]] std::optional<std::uint64_t> start_of(std::uint64_t id) const noexcept;
-  /// Its entry in the members; nothing: it has none.
+  /// Its entry among the consumers; nullopt if it has none.
   [[nodiscard]] std::optional<std::uint32_t> entry_of(std::uint64_t id) const noexcept;
 
  private:

@@ -8,8 +8,8 @@
 
 namespace gpushm::client_detail {
 
-/// Lets one call at a time do what may wait; the others wait for their turn, each as long as it
-/// may.
+/// Lets one call at a time run the part that may wait. Other calls wait for their turn, each within
+/// its own timeout.
 ///
 /// Thread-safety: shared objects: safe.
 class call_turn {
@@ -34,7 +34,7 @@ class call_turn {
     call_turn* turn_;
   };
 
-  /// An empty scope if it was not this call's turn before `until`, or `stop` was requested.
+  /// Returns an empty scope if it was not this call's turn before `until`, or `stop` was requested.
   [[nodiscard]] scope take(std::chrono::steady_clock::time_point until,
                            const std::stop_token& stop) {
     std::unique_lock lock(mutex_);

@@ -28,7 +28,7 @@ namespace names = channel_names;
 
 namespace {
 
-/// So many are not woken one by one for each item.
+/// From this number of consumers on, waiters poll instead of being woken one by one.
 constexpr std::size_t many_consumers = 8;
 /// Pause after a failure of the connection to the broker.
 constexpr milliseconds reconnect_pause{100};
@@ -57,7 +57,7 @@ void check_options(std::string_view name, const channel_producer::options& wante
   }
 }
 
-/// What a consumer has said about itself; false: not possible.
+/// Reads a consumer's description of itself. Returns false if it is not possible.
 bool describe_consumer(const std::optional<join_request>& request,
                        std::uint32_t timelines,
                        channel::consumer_view& into) {
@@ -92,7 +92,7 @@ void channel_producer::begin(const options& wanted) {
   const auto deadline = timelines_->client().request_deadline();
   page_ = timelines_->make_page(
       unique_name(names::pages(name_)), channel::page_bytes(shape_.slots), deadline);
-  // Only one process has this name: a second producer ends here.
+  // Only one process has this name: a second producer fails here.
   name_lease_ = reserve_name(deadline, wanted.stop);
   open_options existing;
   existing.access = access::read_write;
@@ -108,13 +108,14 @@ void channel_producer::begin(const options& wanted) {
   memory.device = wanted.device;
   memory.huge_pages = wanted.huge_pages;
   if (slots_ && view && view->closed() && view->segment() == slots_->info().generation) {
-    // Its consumers may still take and read the last items, also later: nobody writes them again.
+    // Its consumers may still take and read the last items, even later: no producer writes them
+    // again.
     memory.lifetime = slots_->info().lifetime;
     memory.device = wanted.device == "auto" ? slots_->info().device.text() : wanted.device;
     try {
       timelines_->client().remove(name_);
     } catch (const error& why) {
-      if (why.code() != errc::no_such_segment) {  // somebody has removed it already
+      if (why.code() != errc::no_such_segment) {  // it is already removed
         throw;
       }
     }
@@ -129,15 +130,15 @@ void channel_producer::begin(const options& wanted) {
   shape_.segment = slots_->info().generation;
   if (view) {
     continue_channel(last);
-  } else {  // nobody has the page of a previous producer: there is no member of its channel
+  } else {  // no process has the page of a previous producer, so it has no consumers
     table_.emplace(page_->own_page(), page_->extra(), shape_);
     begin_publishing();
   }
   name_lease_->publish({}, "create", deadline);
 }
 
-/// Only one process has this name: throws already_exists if another producer has it. One that has
-/// ended has it for a moment longer, until the broker has met its end.
+/// Reserves the name that only one process has. Throws already_exists if another producer has it.
+/// After its end a producer briefly keeps the name, until the broker has handled the end.
 std::shared_ptr<segment_lease> channel_producer::reserve_name(
     std::chrono::steady_clock::time_point deadline, const std::stop_token& stop) const {
   for (;;) {
@@ -154,7 +155,7 @@ std::shared_ptr<segment_lease> channel_producer::reserve_name(
   }
 }
 
-/// Whether the producer that has the name, if there is one, has stored its last word.
+/// Whether the producer that has the name, if any, has ended its timelines.
 bool channel_producer::has_ended_producer() const {
   try {
     const auto found = timelines_->open_timelines(names::producer(name_), 0, {});
@@ -168,13 +169,14 @@ bool channel_producer::has_ended_producer() const {
   }
 }
 
-/// The table has set the word: nobody else stores a value there from now on.
+/// Prepares the stores of published items. The table has set the timeline, and only they change it
+/// from now on.
 void channel_producer::begin_publishing() {
   const sync::timeline_writer timeline(page_->own_page(), channel::published_timeline);
   published_.emplace(timeline, timeline.reader().read().value().value_or(0));
 }
 
-/// Throws size_mismatch if there are other slots than those that this producer wants.
+/// Throws size_mismatch if the slots of the previous producer differ from this producer's.
 void channel_producer::check_slots(const std::optional<channel::table_view>& last) const {
   const auto& found = slots_->info();
   const std::uint64_t wanted = shape_.slots * shape_.slot_stride;
@@ -193,7 +195,7 @@ void channel_producer::check_slots(const std::optional<channel::table_view>& las
               "continue a channel with its slot size and number, or remove the segment");
 }
 
-/// The last previous producer whose table is accepted, if a process still has its page.
+/// Finds the last previous producer whose table is accepted, if a process still has its page.
 channel_producer::previous_producer channel_producer::find_previous(
     const std::function<bool(const channel::table_view&)>& accepts) const {
   auto all = timelines_->client().list(names::pages(name_));
@@ -216,7 +218,8 @@ channel_producer::previous_producer channel_producer::find_previous(
     try {
       auto page = timelines_->open_page(each->name, each->generation);
       const auto table = table_in(*page);
-      if (table && accepts(*table)) {  // without one it has not begun: there was another producer
+      if (table &&
+          accepts(*table)) {  // without a table it never began: look for an earlier producer
         return {std::move(page), table};
       }
     } catch (const error& why) {
@@ -229,10 +232,10 @@ channel_producer::previous_producer channel_producer::find_previous(
   return {};
 }
 
-/// Waits until the words of the previous producer have ended.
+/// Waits until the timelines of the previous producer have ended.
 void channel_producer::await_end(const channel::table_view& last,
                                  const std::stop_token& stop) const {
-  // It has no name any more, so it is behind the fence: the broker ends its words now.
+  // It no longer has the name, so it is behind the fence, and the broker is ending its timelines.
   for (const std::uint32_t timeline : {channel::announced_timeline, channel::published_timeline}) {
     const auto result = sync::wait(
         last.timeline(timeline), sync::max_value, timelines_->client().request_deadline(), stop);
@@ -254,9 +257,9 @@ void channel_producer::continue_channel(const previous_producer& previous) {
   table_.emplace(page_->own_page(), page_->extra(), shape_, last);
   begin_publishing();
   is_continuation_ = true;
-  // Before the first item, which is the next one of all members.
+  // Before the first item, which is the next one of all consumers.
   auto present = timelines_->client().list(names::consumers(name_));
-  // Members first: they may hold items, and there may not be room for all.
+  // Present consumers first: they may hold items, and there may not be room for all.
   std::stable_partition(present.begin(), present.end(), [&](const auto& each) {
     return last.start_of(each.generation).value_or(sync::max_value + 1) <= sync::max_value;
   });
@@ -268,8 +271,8 @@ void channel_producer::continue_channel(const previous_producer& previous) {
   admit_present(present);
 }
 
-/// Those that share the work join again, with other words, when they have finished with the items
-/// of the previous producer.
+/// Keeps the `share` consumers of the previous producer. They join again, with new timelines, when
+/// they have released its items.
 void channel_producer::keep_workers_of(const channel::table_view& previous,
                                        const std::vector<wire::segment>& present) {
   for (const wire::segment& each : present) {
@@ -293,18 +296,19 @@ void channel_producer::keep_workers_of(const channel::table_view& previous,
 
 // ---- consumers ----
 
-/// Whether it belongs to a producer that has closed the channel: it gets nothing of this one.
+/// Whether the consumer belongs to a producer that has closed the channel: it gets no items of this
+/// one.
 bool channel_producer::has_ended(const channel::consumer_view& which) const {
   return sync::is_terminal(which.timeline(channel::taken_timeline).read().word) ||
          (previous_page_ != 0 &&
           which.timeline(channel::attached_timeline).read().word == previous_page_);
 }
 
-/// A claim names the producer whose words and slots its consumer has open; another one may admit it
-/// only if a previous producer has done so, because its consumer then continues with the next one;
-/// but not if its producer has closed the channel: it ends with that one, also if it does not know
-/// yet that it was admitted. A consumer has the page of the last producer that has admitted it, so
-/// that page exists.
+/// A request names the producer whose timelines and slots its consumer has open. Another producer
+/// may admit the consumer only if a previous one has done so, because the consumer then continues
+/// with the next one. It must not if that producer has closed the channel: the consumer ends with
+/// it, even if it has not seen yet that it was admitted. A consumer has the page of the last
+/// producer that has admitted it, so that page exists.
 bool channel_producer::is_for_this(const join_request& request,
                                    const channel::consumer_view& which) const {
   if (request.producer == page_->lease().info().generation) {
@@ -393,10 +397,10 @@ void channel_producer::admit_consumers() noexcept {
           admit_present(timelines_->client().list(prefix));
         } else if (got->kind == event_kind::removed) {
           const std::lock_guard lock(mutex_);
-          drop_gone();  // its words have ended
+          drop_gone();  // its timelines have ended
         }
       }
-    } catch (const std::exception& why) {  // the broker is gone: the items flow on
+    } catch (const std::exception& why) {  // the broker is gone: the channel continues
       base::log(log_level::debug, why.what());
       base::pause_before_retry(reconnect_pause);
     }

@@ -153,8 +153,8 @@ CUdeviceptr channel_consumer::own_address(std::uint32_t timeline, CUstream strea
 
 // ---- taking items ----
 
-/// Also before the words of another producer are used: whether a stream was given what the one
-/// before has not completed.
+/// Finds out whether a stream was given an item that was never completed. Call it also before the
+/// timelines of the next producer are used.
 void channel_consumer::note_last_producer() {
   const std::lock_guard lock(mutex_);
   if (!table_->is_attached()) {
@@ -167,7 +167,7 @@ void channel_consumer::note_last_producer() {
   }
 }
 
-/// Waits for what `why` says; false: not in time, or at the end.
+/// Waits for the condition that `why` names. Returns false on timeout and at the end.
 bool channel_consumer::wait_for_items(consumer_table::outcome why,
                                       time_point until,
                                       const std::stop_token& stop) {
@@ -199,7 +199,7 @@ bool channel_consumer::wait_for_items(consumer_table::outcome why,
     case consumer_table::outcome::ended:
       if (table_->producer().closed()) {
         ended_ = true;
-        // A next producer does not wait for this consumer: it has other slots.
+        // The next producer does not wait for this consumer, because it has other slots.
         own_timeline(channel::taken_timeline).close(word_kind::ended);
         return false;
       }
@@ -215,8 +215,8 @@ std::int32_t channel_consumer::producer_pid() const {
   return producer_page_ ? producer_page_->lease().info().creator_pid : 0;
 }
 
-/// The producer has died. Returns false: there is no other one in time, or `stop` was requested.
-/// Throws peer_died if this consumer may not wait for another one any longer.
+/// Waits for the next producer after this one has died. Returns false on timeout or after a stop
+/// request. Throws peer_died if this consumer may wait no longer.
 bool channel_consumer::wait_for_next_producer(time_point until, const std::stop_token& stop) {
   const auto seen = steady_clock::now();
   if (!died_at_) {
@@ -252,7 +252,7 @@ std::optional<consumer_table::item> channel_consumer::take(time_point until,
     if (outcome == consumer_table::outcome::taken) {
       return taken;
     }
-    // A wait ends at once if the producer stores what it likes: it does not prolong this call.
+    // If a hostile producer stores any values, waits end at once: it cannot prolong this call.
     if (is_last || !wait_for_items(outcome, until, stop)) {
       break;
     }
@@ -261,7 +261,7 @@ std::optional<consumer_table::item> channel_consumer::take(time_point until,
   return std::nullopt;
 }
 
-/// False: not in time. Throws peer_died, with the item forgotten, if it never will be.
+/// Returns false on timeout. Throws peer_died, and forgets the item, if it will never be complete.
 bool channel_consumer::wait_until_complete(where on,
                                            const table_item& taken,
                                            time_point until,
@@ -290,7 +290,7 @@ bool channel_consumer::wait_until_complete(where on,
   return result == wait_result::reached;
 }
 
-/// The item is this consumer's from now on.
+/// Gives the item to this consumer.
 std::shared_ptr<taken_item> channel_consumer::hold(where on, const table_item& taken) {
   auto item = std::make_shared<taken_item>();
   item->of = shared_from_this();
@@ -302,7 +302,7 @@ std::shared_ptr<taken_item> channel_consumer::hold(where on, const table_item& t
     return nullptr;
   }
   item->slots = slots_;
-  // Also those that a dead producer has announced and not completed.
+  // These include items that a dead producer has announced and not completed.
   item->skipped =
       options_.mode == consumer_mode::share ? 0 : taken.number - std::min(taken.number, expected_);
   held_.push_back(item);
@@ -405,7 +405,7 @@ std::shared_ptr<taken_item> channel_consumer::next(where on,
       pending_ = *taken;
       return nullptr;
     }
-    // The producer died before it was complete: give it back, and look for what comes next.
+    // The producer died before the item was complete: release it, and look for the next one.
     if (options_.mode == consumer_mode::latest) {
       range_.page->own_page().words[taken->held_timeline].store(0, std::memory_order_seq_cst);
     }
@@ -475,7 +475,7 @@ void channel_consumer::release(taken_item& item, where on) {
   handle_table<taken_item>::of_process().remove(item.handle);
 }
 
-/// Each item has a word of its own.
+/// Releases an item of `latest`, each of which has its own timeline.
 void channel_consumer::release_newest(const taken_item& item, where on) {
   if (on) {
     streams::enqueue_signal(*on, own_address(item.what.held_timeline, *on), 0, name_);
@@ -486,8 +486,8 @@ void channel_consumer::release_newest(const taken_item& item, where on) {
   std::erase_if(held_, [&](const auto& each) { return each.get() == &item; });
 }
 
-/// One word says that all items up to a number are released: an item whose predecessors are still
-/// held is released after the last one of these.
+/// Releases an item in the order of numbers: one timeline shows that all items up to a number are
+/// released. An item whose predecessors are still held is released after the last of them.
 void channel_consumer::release_in_order(taken_item& item, where on) {
   if (held_.front().get() != &item) {
     if (on) {

@@ -34,7 +34,7 @@ class channel_consumer;
 struct taken_item {
   static constexpr std::uintptr_t handle_kind = 2;
   static constexpr std::string_view handle_name = "item";
-  /// What it was taken for: a stream, or the CPU.
+  /// The stream that it was taken for, or the CPU.
   using where = std::optional<cuda::CUstream>;
 
   std::shared_ptr<channel_consumer> of;
@@ -42,11 +42,11 @@ struct taken_item {
   where on;
   std::uint64_t skipped = 0;
   std::shared_ptr<gpushm_segment> slots;  ///< what it is in
-  std::shared_ptr<mapped_page> producer;  ///< whose word says whether it is complete
+  std::shared_ptr<mapped_page> producer;  ///< whose timeline shows whether it is complete
   void* handle = nullptr;
 
   bool is_held = true;
-  /// Of an item that was released on a stream before those that come before it.
+  /// The end of a release on a stream that came before the release of an earlier item.
   std::optional<streams::stream_point> finished;
 };
 
@@ -79,10 +79,10 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   [[nodiscard]] std::shared_ptr<taken_item> next(where on,
                                                  std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop);
-  /// As `next` for the CPU, without waiting. Null without `missing`: only `next` can tell.
+  /// As `next` for the CPU, without waiting. If it returns null and sets no `missing`, call `next`.
   [[nodiscard]] std::shared_ptr<taken_item> try_next(std::optional<watched_timeline>& missing);
   [[nodiscard]] gpushm_item_info info_of(const taken_item& item) const;
-  /// A handle of its own of the slots' segment.
+  /// Returns a new handle of the slots' segment.
   [[nodiscard]] gpushm_segment* memory_of(const taken_item& item) const;
   void wait_on(const taken_item& item, cuda::CUstream stream) const;
   void release(taken_item& item, where on);
@@ -93,7 +93,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
  private:
   using time_point = std::chrono::steady_clock::time_point;
   using table_item = channel::consumer_table::item;
-  /// How long a wait for another producer may last: until there is one, and until it has replied.
+  /// Limits of a wait for the next producer: until it exists, and until it has replied.
   struct patience {
     time_point for_producer;
     time_point for_reply;
@@ -108,9 +108,9 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
     done,
     not_in_time,         ///< there was no producer, or no reply of one
     producer_has_ended,  ///< that of `first`
-    is_unknown,          ///< the next producer does not know this member of the one before
+    is_unknown,          ///< the next producer does not have this consumer of the previous one
   };
-  /// Throws if it was refused. `first`: the producer's words, if they are open.
+  /// Throws if it was refused. `first`: the producer's timelines, if they are open.
   [[nodiscard]] attachment attach(const patience& until,
                                   const std::stop_token& stop,
                                   opened_timelines first);
@@ -155,8 +155,8 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   void release_kept_back();
   void store_released(where on, std::uint64_t value, std::span<const streams::stream_point> points);
   void note_last_producer();
-  /// Until streams have released what they were given: later stores of theirs would overwrite
-  /// terminal words. Returns false if one has not in time.
+  /// Waits until streams have released their items: later stores would overwrite terminal words.
+  /// Returns false on timeout.
   [[nodiscard]] bool await_releases(time_point until, const std::stop_token& stop) const;
   [[nodiscard]] bool is_newest_held_by_stream() const;
   void forget_previous_slots();
@@ -177,16 +177,17 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   std::shared_ptr<mapped_page> producer_page_;
   std::shared_ptr<gpushm_segment> slots_;  ///< changed in `next`'s turn only, with the lock held
   std::uint64_t slots_generation_ = 0;
-  /// Of previous producers, which a stream may still read, although the items were released on it.
+  /// Slots of previous producers that a stream may still read, although their items were released
+  /// on it.
   std::vector<std::shared_ptr<gpushm_segment>> previous_slots_;
 
   call_turn turn_;                     ///< of `next`, also while it waits
   std::optional<table_item> pending_;  ///< taken, and not complete when `next` had to return
   std::atomic<bool> ended_{false};
-  /// Since when `next` has seen that the producer has died.
+  /// When `next` first saw that the producer has died.
   std::optional<time_point> died_at_;
   std::int32_t previous_pid_ = 0;  ///< its process, if `died_at_`
-  /// A producer that may not know this consumer, and since when `next` has seen it.
+  /// A producer that may not have this consumer, and when `next` first saw it.
   struct doubtful {
     std::uint64_t producer = 0;
     time_point since{};
@@ -201,7 +202,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   std::unique_ptr<streams::ordered_stores> released_;  ///< null before the first producer
   std::uint64_t on_streams_ = 0;                       ///< the last item that a stream was given
   bool streams_release_ = false;
-  /// A stream was given an item that was never complete: the process of its producer.
+  /// The process of a producer whose item a stream was given and was never complete.
   std::optional<std::int32_t> lost_;
   bool is_closed_ = false;
   std::stop_source stop_;  ///< of everything that waits

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a consumer joins a channel, and goes on with the next producer.
+// How a consumer joins a channel, and continues with the next producer.
 #include <algorithm>
 #include <utility>
 
@@ -26,8 +26,8 @@ namespace {
 
 /// Interval at which a wait for a producer's reply looks whether there is another one.
 constexpr milliseconds look_again{50};
-/// As above, for one that has come and gone; and for a producer that knows the members of the one
-/// before: it has admitted them before it can be found.
+/// As above, for a producer that has come and gone, and for one that has taken over the previous
+/// producer's consumers: it has admitted them before it can be found.
 constexpr milliseconds look_for_pages{1'000};
 
 }  // namespace
@@ -55,7 +55,7 @@ channel_consumer::channel_consumer(std::shared_ptr<timelines> timelines,
   join_any({until, until}, wanted.stop);
 }
 
-/// Joins the producer that there is, or the first one that comes.
+/// Joins the present producer, or the first one that appears.
 void channel_consumer::join_any(const patience& until, const std::stop_token& stop) {
   for (;;) {
     open_options waiting;
@@ -63,10 +63,10 @@ void channel_consumer::join_any(const patience& until, const std::stop_token& st
     waiting.stop = stop;
     opened_timelines producer;
     try {
-      // The name first: nothing is left behind if there is no such channel.
+      // The name first, so that a missing channel leaves nothing behind.
       producer = timelines_->open_timelines(names::producer(name_), 0, waiting);
     } catch (const error& why) {
-      // A producer that has just ended leaves its name for a moment longer than its page.
+      // The name of a producer that has just ended briefly exists longer than its page.
       if (!has_gone(why) || steady_clock::now() >= until.for_producer) {
         throw;
       }
@@ -89,7 +89,7 @@ std::optional<channel::table_view> table_of(const opened_timelines& producer) {
 
 }  // namespace
 
-/// False: the producer has ended meanwhile, and its slots are gone.
+/// Returns false if the producer has ended meanwhile, and its slots are gone.
 bool channel_consumer::try_open_slots(const channel::table_view& producer) {
   try {
     open_slots(producer);
@@ -104,9 +104,10 @@ bool channel_consumer::try_open_slots(const channel::table_view& producer) {
   }
 }
 
-/// `producer`: its words. As soon as it has admitted this consumer, it may publish, end and exit:
-/// so words and slots are opened before, and the claim names this producer, so that no other one
-/// admits it. False: it has ended before.
+/// Asks a producer, whose timelines `producer` has, to admit this consumer. The producer may
+/// publish, end and exit as soon as it has admitted it: so timelines and slots are opened before,
+/// and the request names this producer, so that no other one admits it. Returns false if it has
+/// ended before.
 bool channel_consumer::join(opened_timelines producer,
                             time_point until,
                             const std::stop_token& stop) {
@@ -160,8 +161,8 @@ bool channel_consumer::join(opened_timelines producer,
   return true;
 }
 
-/// The page of the first producer after the one of this consumer that has made it a member, if
-/// somebody still has that page: the producer may have closed the channel already.
+/// The page of the first later producer that has admitted this consumer, if a process still has
+/// that page. The producer may have closed the channel already.
 std::shared_ptr<mapped_page> channel_consumer::next_page() const {
   const std::uint64_t last = producer_page_->lease().info().generation;
   auto all = timelines_->client().list(names::pages(name_));
@@ -188,7 +189,7 @@ std::shared_ptr<mapped_page> channel_consumer::next_page() const {
   return nullptr;
 }
 
-/// The words of the producer after that of this consumer; nullopt if there is none in time.
+/// Returns the timelines of the next producer; nullopt if there is none in time.
 std::optional<opened_timelines> channel_consumer::next_producer(time_point until,
                                                                 const std::stop_token& stop) {
   while (!stop.stop_requested()) {
@@ -218,7 +219,7 @@ std::optional<opened_timelines> channel_consumer::next_producer(time_point until
 }
 
 /// Waits for a producer's reply in its table. With `may_be_unknown`, gives up if the producer has
-/// not seen this consumer since `doubtful_`. Throws what the producer has refused it for.
+/// not seen this consumer since `doubtful_`. Throws the reason if the producer has refused it.
 channel_consumer::admission channel_consumer::await_admission(const channel::table_view& producer,
                                                               bool may_be_unknown,
                                                               time_point until,
@@ -260,7 +261,8 @@ channel_consumer::admission channel_consumer::await_admission(const channel::tab
   }
 }
 
-/// Makes an admitting producer this consumer's. Returns false if its slots have gone: it has ended.
+/// Adopts a producer that has admitted this consumer. Returns false if its slots are gone, because
+/// it has ended.
 bool channel_consumer::adopt(const channel::table_view& producer,
                              opened_timelines opened,
                              const admission& admitted) {
@@ -285,7 +287,8 @@ bool channel_consumer::adopt(const channel::table_view& producer,
   return true;
 }
 
-/// `first`: only of this producer. Otherwise: of the next one after that of this consumer.
+/// Waits for the admission by the producer of `first`, if it is set, otherwise by the next
+/// producer.
 channel_consumer::attachment channel_consumer::attach(const patience& until,
                                                       const std::stop_token& stop,
                                                       opened_timelines first) {
@@ -353,10 +356,10 @@ error channel_consumer::invalid_producer(std::string_view operation) const {
 
 // ---- the next producer ----
 
-/// A consumer that shares the work counts what it was given by one producer, and one that the next
-/// producer does not know has nothing in common with it: it joins that one with other words. It
-/// ends the ones that it has had after that: until then the producer knows that there are
-/// consumers. False: there was none in time.
+/// Joins the next producer with new timelines: a `share` consumer counts the items of one producer,
+/// and a consumer that the next producer does not have shares no state with it. Ends the old
+/// timelines after that: until then the producer sees that there are consumers. Returns false if
+/// there was no producer in time.
 bool channel_consumer::join_next_producer(const patience& until, const std::stop_token& stop) {
   {
     const std::lock_guard lock(mutex_);
@@ -405,8 +408,8 @@ bool channel_consumer::join_next_producer(const patience& until, const std::stop
   return true;
 }
 
-/// With the next producer. That one does not know this consumer if broker and keeper have died with
-/// the previous producer, whose page was not handed back yet when the next one began.
+/// Continues with the next producer. It does not have this consumer if broker and keeper have died
+/// with the previous producer, whose page was not handed back yet when the next one began.
 bool channel_consumer::go_on(const patience& until, const std::stop_token& stop) {
   if (options_.mode != consumer_mode::share) {
     const attachment found = attach(until, stop, {});

@@ -12,19 +12,19 @@
 /// The segments of the channel NAME: NAME itself (the slots), and those below.
 namespace gpushm::client_detail::channel_names {
 
-/// The producer's words: who has it is the producer.
+/// The producer's timelines. The process that has this name is the producer.
 [[nodiscard]] inline std::string producer(std::string_view channel) {
   return std::string(channel) + "/~producer";
 }
-/// Begin of the names of the producers' pages.
+/// Prefix of the names of the producers' pages.
 [[nodiscard]] inline std::string pages(std::string_view channel) {
   return std::string(channel) + "/~page-";
 }
-/// Begin of the names of the consumers' words.
+/// Prefix of the names of the consumers' timelines.
 [[nodiscard]] inline std::string consumers(std::string_view channel) {
   return std::string(channel) + "/~consumer-";
 }
-/// `why` in the user's terms: names the channel, not one of its segments.
+/// Returns `why` in the user's terms: it names the channel, not one of its segments.
 [[nodiscard]] inline error in_terms_of(std::string_view channel, const error& why) {
   const std::string object = why.object();
   if (object == producer(channel) && why.code() == errc::already_exists) {

@@ -31,9 +31,9 @@ namespace {
 constexpr milliseconds look_again{50};
 /// As above, if any of several consumers may end the wait.
 constexpr std::chrono::microseconds look_at_others{100};
-/// As above, if another stream's wait may be met first.
+/// As above, if another stream's wait may end first.
 constexpr milliseconds look_for_turn{10};
-/// Of these, between the calls of an event loop, each of which costs more than a look.
+/// The interval of such looks between calls of an event loop, each of which costs more than a look.
 constexpr std::chrono::microseconds shortest_look{2'000};
 
 }  // namespace
@@ -79,7 +79,7 @@ void channel_producer::close() noexcept {
               "channel \"" + name_ +
                   "\": closed before a stream has published what it was given; it ends with this "
                   "process (synchronize the stream before closing the channel)");
-    // A stream still uses these.
+    // Streams still use these pages.
     timelines_->pages().keep(std::move(page_));
     for (auto& each : retired_) {
       timelines_->pages().keep(std::move(each.who.range.page));
@@ -104,8 +104,8 @@ void channel_producer::close() noexcept {
   }
 }
 
-/// Members of the previous producer open the page of this one when they want its first item. Others
-/// have it open. False: one of them has not done so yet.
+/// Waits until the previous producer's consumers have opened the page of this one, which they do
+/// for its first item. Other consumers have it open. Returns false if one of them has not done so.
 bool channel_producer::await_consumers() const {
   if (!is_continuation_ || table_->announced() < table_->first_item()) {
     return true;
@@ -149,7 +149,7 @@ void channel_producer::check_open(const acquired_slot& slot, std::string_view op
 void channel_producer::drop(std::uint64_t id) {
   table_->drop(id);
   if (const auto at = consumers_.find(id); at != consumers_.end()) {
-    // A stream that waits for its words has not looked at them yet.
+    // A stream that waits for its timelines has not read them yet.
     retired_.push_back({std::move(at->second), table_->announced() + 1});
     consumers_.erase(at);
   }
@@ -188,7 +188,7 @@ void channel_producer::drop_gone() {
 
 std::optional<channel_producer::obstacle> channel_producer::find_obstacle(
     const std::optional<channel::producer_table::choice>& chosen, where on) const {
-  // What items of the previous producer are in may still be read.
+  // Slots with items of the previous producer may still be read.
   if (chosen && chosen->after <= table_->last_of_previous() && !lingering_.empty()) {
     const auto& range = lingering_.begin()->second.range;
     return obstacle{
@@ -236,7 +236,7 @@ std::shared_ptr<acquired_slot> channel_producer::acquire_until(
   check_usable("acquire");
   if (on) {
     streams::check_not_captured(*on, "acquire", name_);
-    static_cast<void>(published_for(*on));  // what can fail fails before anything is changed
+    static_cast<void>(published_for(*on));  // it may fail, and nothing is changed yet
   }
   const either_stop stops(stop, stop_.get_token());
   std::unique_lock lock(mutex_);
@@ -261,7 +261,7 @@ std::shared_ptr<acquired_slot> channel_producer::acquire_until(
             watched_timeline{late->on, late->value, late->keep, steady_clock::now() + pause});
         return nullptr;
       }
-      // Not with the lock held: others join, leave and publish meanwhile.
+      // Without the lock: other threads join, leave and publish meanwhile.
       const auto now = steady_clock::now();
       if (stops.token().stop_requested() || (now >= until && has_turn)) {
         return nullptr;
@@ -296,7 +296,7 @@ std::shared_ptr<acquired_slot> channel_producer::acquire_until(
   }
 }
 
-/// The stream waits until all consumers that get every item have finished with those up to `after`.
+/// Makes the stream wait until all `block` consumers have released the items up to `after`.
 std::optional<channel_producer::obstacle> channel_producer::enqueue_waits(CUstream stream,
                                                                           std::uint64_t after) {
   for (const channel::consumer_view& each : table_->consumers()) {
@@ -341,7 +341,7 @@ std::uint64_t channel_producer::publish(acquired_slot& slot,
   {
     const std::lock_guard lock(mutex_);
     check_open(slot, "publish");
-    // Nobody sees the item before it is announced: a store that fails undoes everything.
+    // Consumers do not see the item before it is announced: a failed store undoes everything.
     number = table_->prepare(slot.what, metadata);
     try {
       published_->store(
@@ -430,8 +430,8 @@ gpushm_producer_stats channel_producer::stats() const {
   result.announced = table_->announced();
   result.published =
       sync::timeline_reader(page_->page(), channel::published_timeline).read().value().value_or(0);
-  // Those of this client that have left are dropped by the next acquisition only: it has their
-  // words open itself.
+  // Consumers of this client that have left are dropped only by the next acquisition: the client
+  // itself has their timelines open.
   const auto& all = table_->consumers();
   result.consumers = static_cast<std::uint32_t>(
       std::count_if(all.begin(), all.end(), [&](const channel::consumer_view& each) {

@@ -59,7 +59,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
     bool huge_pages = false;
     std::stop_token stop;
   };
-  /// What a call uses: a stream, or the CPU.
+  /// The stream that a call uses, or the CPU.
   using where = std::optional<cuda::CUstream>;
 
   channel_producer(std::shared_ptr<timelines> timelines,
@@ -75,11 +75,11 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   [[nodiscard]] std::shared_ptr<acquired_slot> acquire(where on,
                                                        std::chrono::milliseconds timeout,
                                                        const std::stop_token& stop);
-  /// As `acquire`, without waiting. Null without `missing`: only `acquire` can tell.
+  /// As `acquire`, without waiting. If it returns null and sets no `missing`, call `acquire`.
   [[nodiscard]] std::shared_ptr<acquired_slot> try_acquire(
       where on, std::optional<watched_timeline>& missing);
   [[nodiscard]] gpushm_slot_info info_of(const acquired_slot& slot) const;
-  /// A handle of its own of the slots' segment.
+  /// Returns a new handle of the slots' segment.
   [[nodiscard]] gpushm_segment* memory_of(const acquired_slot& slot) const;
   void wait_on(const acquired_slot& slot, cuda::CUstream stream);
   /// Returns the number of the item.
@@ -94,7 +94,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
     std::shared_ptr<segment_lease> lease;
     timeline_range range;
   };
-  /// One that has gone, whose words are needed until that item is published.
+  /// A consumer that has gone, whose timelines are needed until that item is published.
   struct retired {
     consumer who;
     std::uint64_t until = 0;
@@ -133,7 +133,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   void end(acquired_slot& slot) noexcept;
   void drop_gone();
   void drop(std::uint64_t id);
-  /// What the acquisition of a slot must wait for; nothing: it can be claimed.
+  /// What the acquisition of a slot must wait for; nullopt if it can be acquired.
   struct obstacle {
     sync::timeline_reader on;
     std::uint64_t value;
@@ -169,10 +169,10 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   std::uint32_t dropped_ = 0;
   bool is_continuation_ = false;
   std::vector<retired> retired_;
-  /// Those that shared the work of the previous producer, until they have left: what its items are in
-  /// may still be read.
+  /// The `share` consumers of the previous producer, until they have left: they may still read its
+  /// slots.
   std::unordered_map<std::uint64_t, consumer> lingering_;
-  /// Of the previous producer, if that has closed the channel; else 0.
+  /// The generation of the previous producer's page, if it has closed the channel; else 0.
   generation previous_page_ = 0;
   std::stop_source stop_;  ///< of everything that waits
   std::jthread admitting_;

@@ -22,12 +22,12 @@ std::uint64_t value_of(const sync::timeline_reader& timeline) {
   return timeline.read().value().value_or(0);
 }
 
-/// Words of other processes can be anything.
+/// Reads a timeline of another process, which can have any value.
 std::uint64_t difference(std::uint64_t of, std::uint64_t less) {
   return of - std::min(of, less);
 }
 
-/// The result of `open`; nothing if the object has gone since it was listed.
+/// Returns the result of `open`; nullopt if the object has gone since it was listed.
 template <typename Open>
 auto opened_if_there(Open&& open) -> std::optional<decltype(open())> {
   try {
@@ -38,8 +38,8 @@ auto opened_if_there(Open&& open) -> std::optional<decltype(open())> {
   }
 }
 
-/// The producer's page: the newest one, also of a producer that has ended, if a consumer still has
-/// it.
+/// Opens the newest page of a producer, even of one that has ended, if a consumer still has the
+/// page.
 std::shared_ptr<mapped_page> page_of_producer(timelines& timelines,
                                               std::string_view name,
                                               const std::vector<wire::segment>& all,
@@ -103,7 +103,7 @@ std::optional<gpushm_channel_consumer_info> read_consumer(timelines& timelines,
     result.released = timeline(channel::released_timeline);
     result.taken = timeline(channel::taken_timeline);
   }
-  // The producer's words after the consumer's, which are not ahead of them.
+  // The producer's timelines after the consumer's, which are not ahead of them.
   std::uint64_t ahead = 0;
   if (result.mode == GPUSHM_CONSUMER_SHARE) {
     result.may_hold = request.depth;

@@ -9,7 +9,7 @@
 
 namespace gpushm::client_detail {
 
-/// A channel as a process sees it that is not a member.
+/// A channel, as a process sees it that has not joined it.
 struct channel_status {
   gpushm_channel_info info{};
   std::vector<gpushm_channel_consumer_info> consumers;

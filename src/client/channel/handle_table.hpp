@@ -24,7 +24,8 @@ namespace gpushm::client_detail {
 template <typename Object>
 class handle_table {
  public:
-  /// Of this process; a forked child gets another one, because the parent's lock may be held.
+  /// The table of this process. A forked child gets a new one, because the parent's lock may be
+  /// held.
   [[nodiscard]] static handle_table& of_process() {
     static std::atomic<handle_table*> current{nullptr};
     handle_table* found = current.load(std::memory_order_acquire);

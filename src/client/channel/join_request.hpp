@@ -13,12 +13,12 @@
 
 namespace gpushm::client_detail {
 
-/// The table behind the words of a producer's page; nothing if there is none.
+/// Returns the table behind the timelines of a producer's page; nullopt if there is none.
 [[nodiscard]] inline std::optional<channel::table_view> table_in(const mapped_page& page) {
   return channel::table_view::of(page.page(), page.extra(), page.extra_bytes());
 }
 
-/// What a consumer says when it joins: the metadata of its words.
+/// A consumer's request to join: the metadata of its timelines.
 struct join_request {
   channel::consumer_mode mode = channel::consumer_mode::block;
   std::uint32_t depth = 0;          ///< of mode `share`: items that it may have at once
@@ -36,7 +36,7 @@ struct join_request {
   return result;
 }
 
-/// Nothing if these bytes, which another process has chosen, are no claim.
+/// Returns nullopt if these bytes, which another process has chosen, are not a request.
 [[nodiscard]] inline std::optional<join_request> decode_join_request(
     std::span<const std::byte> bytes) {
   constexpr std::size_t join_request_bytes = 10;
