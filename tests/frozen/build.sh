@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the libraries of a commit of this repository, its tests of the C interface and its tests/frozen/peer.c, as a
-# user of that version would, into DIRECTORY/COMMIT. Does nothing if that is complete.
+# Builds the libraries of a commit of this repository and its tests/frozen/peer.c, as a user of that version would, into
+# DIRECTORY/COMMIT. Does nothing if that is complete.
 #
 #   build.sh SOURCES COMMIT_FILE DIRECTORY
 #
-# Exits with 77 if the history is missing (an archive, a shallow clone), or nothing is frozen.
+# Exits with 77 if the history is missing (an archive, a shallow clone), or no version is frozen.
 set -euo pipefail
 
 sources=$1
 commit=$(grep -v '^#' "$2" || true)
 if [ -z "$commit" ]; then
-  echo "frozen: skipped: no interface is frozen"
+  echo "frozen: skipped: no version is frozen"
   exit 77
 fi
 mkdir -p "$3"
@@ -44,10 +44,7 @@ if ! [ -e "$tree/complete" ]; then
   done
   mkdir "$tree/lib"
   cp -a "$tree/build"/libgpushm*.so* "$tree/lib"
-  for program in frozen/peer c/c_interface_test; do
-    cc -std=c11 -D_GNU_SOURCE -pthread -I"$tree/source/include" "$tree/source/tests/$program.c" \
-       -o "$tree/$(basename "$program")" -L"$tree/lib" -lgpushm-broker -lgpushm
-  done
+  cc -std=c11 -I"$tree/source/include" "$tree/source/tests/frozen/peer.c" -o "$tree/peer" -L"$tree/lib" -lgpushm-broker -lgpushm
   rm -rf "$tree/build"
   touch "$tree/complete"
 fi
