@@ -39,18 +39,17 @@ using std::chrono::steady_clock;
 
 constexpr const char* operation = "load";
 constexpr milliseconds retry_pause{10};
-/// How long loads and opens do without a broker.
+/// How long loads and opens wait for a broker.
 constexpr std::chrono::seconds without_broker{30};
 
-/// Another process creates the same segment, and has not published it: one that has led before its
-/// broker ended, or another program.
+/// Another process creates the same segment, and has not published it: a loader whose broker has
+/// ended, or another program.
 class being_created : public error {
  public:
   explicit being_created(const error& why) : error(why) {}
 };
 
-/// Errors after the end of a broker that no other one continues: the call is repeated with the next
-/// one.
+/// Errors after the end of a broker without a takeover: the call is repeated with the next broker.
 class broker_losses {
  public:
   [[nodiscard]] static bool is_loss(const error& why) {
@@ -79,8 +78,8 @@ struct found_slab {
   slab_info info;
   bool is_complete = false;
 };
-/// The segment if it is published, and whether it is complete. Throws already_exists: it has no
-/// tensors.
+/// Returns the segment if it is published, and whether it is complete. Throws already_exists if it
+/// has no tensors.
 std::optional<found_slab> find(client& by,
                                const std::string& name,
                                const load_options& options,
@@ -111,14 +110,15 @@ bool has_layout_of(const job& of, const found_slab& slab) {
   return slab.info.fingerprint == of.fingerprint;
 }
 
-// ---- whether a segment has what the files have ----
+// ---- whether a segment has the contents of the files ----
 
 bool is_known(const segment& slab, const slab_info& info, const model_identity& identity) {
   const auto known = sources_of(slab, info).known;
   return std::find(known.begin(), known.end(), identity) != known.end();
 }
 
-/// Complete, from files of these stamps. Reads no file, and parses nothing.
+/// Opens a complete model that was loaded from files of these stamps. Reads no file, and parses
+/// nothing.
 std::optional<segment> find_known(client& by,
                                   const std::string& name,
                                   const std::vector<std::string>& paths,
@@ -183,7 +183,7 @@ std::optional<std::string> difference(const job& of, const found_slab& slab) {
   return "this name has another model";
 }
 
-/// So that later loads of the same files read none of them.
+/// Stores the identity of the files, so that later loads of the same files read none of them.
 void remember_files(const job& of) {
   base::log(log_level::info,
             "load \"" + of.name + "\": other files, or written again, with the same contents");
@@ -197,7 +197,7 @@ void remember_files(const job& of) {
   }
 }
 
-/// Nothing: the complete segment has what the files have. Otherwise why not.
+/// Returns nullopt if the complete segment has the contents of the files, otherwise the difference.
 std::optional<std::string> why_not(const job& of, const found_slab& slab, bool is_loaded_here) {
   if (!has_layout_of(of, slab)) {
     const bool is_selection =
@@ -230,7 +230,7 @@ std::optional<std::string> why_not(const job& of, const found_slab& slab, bool i
 
 // ---- one loader, and others that wait ----
 
-/// `is_kept`: for the next loader, if this one ends; else it ends with this process.
+/// Creates a load journal. `is_kept`: it stays for the next loader; else it ends with this process.
 load_journal make_load_journal(const job& of, const slab_info& info, bool is_kept) {
   create_options wanted;
   wanted.size_bytes = load_journal::bytes_for(of.plan);
@@ -259,7 +259,7 @@ auto make_or_await(const Make& make) {
   }
 }
 
-/// That of the loader before, if it can be used.
+/// Finds the load journal of the previous loader, if it can be used.
 std::optional<load_journal> find_load_journal(const job& of, const slab_info& info) {
   open_options wanted;
   wanted.access = access::read_write;
@@ -272,16 +272,17 @@ std::optional<load_journal> find_load_journal(const job& of, const slab_info& in
       result.head().verified_pieces.load(std::memory_order_acquire) > of.plan.pieces.size()) {
     return std::nullopt;
   }
-  if (result.head().identity != of.identity) {  // they may have other contents: all is read again
+  if (result.head().identity !=
+      of.identity) {  // the files may have other contents: read all of them again
     result.head().verified_pieces.store(0, std::memory_order_release);
     result.head().identity = of.identity;
   }
   return result;
 }
 
-/// Removes all notes beside the model, also of slabs that were removed before they were complete.
-/// If another process begins to load the model meanwhile, its successor would read all of it again.
-/// Throws what a client throws, but for notes that cannot be removed.
+/// Removes all load journals of the model, even those of slabs that were removed incomplete. If
+/// another process begins to load the model meanwhile, its successor would read all of it again.
+/// Throws as a client, except for journals that cannot be removed.
 void remove_load_journals(client& by, const std::string& name) {
   for (const auto& each : by.list(load_journal_prefix(name))) {
     try {
@@ -295,8 +296,8 @@ void remove_load_journals(client& by, const std::string& name) {
   }
 }
 
-/// Of a model that is complete: its loader may have been killed before it has done this. False: its
-/// broker has ended, and no other load would do it.
+/// Removes the load journals of a complete model, in case its loader was killed first. Returns
+/// false if the broker has ended: repeat the load, because no later one removes them.
 bool remove_load_journals_of_complete(client& by, const std::string& name, broker_losses& losses) {
   try {
     remove_load_journals(by, name);
@@ -309,7 +310,8 @@ bool remove_load_journals_of_complete(client& by, const std::string& name, broke
   return true;
 }
 
-/// After a failure: others may wait, and go on; what no other process has open is not left behind.
+/// Cleans up after a failed load: removes the model unless another process has it open, which may
+/// then continue the load.
 void remove_unless_awaited(const job& of, generation slab) noexcept {
   try {
     if (of.by.stat(of.name, slab).leases <= 1) {
@@ -341,7 +343,7 @@ filling::target target_of(const job& of,
   return result;
 }
 
-/// How long each part of a load has taken: what to look at when one is slow.
+/// Measures each part of a load, to find out why one is slow.
 class phases {
  public:
   explicit phases(const job& of) : of_(of), last_(of.begin) {}
@@ -350,7 +352,7 @@ class phases {
     text_ += std::string(", ") + what + ' ' + std::to_string(took.count());
     last_ = now;
   }
-  /// As `end`, of something that goes on beside the next part.
+  /// As `end`, for a part that runs beside the next one.
   void note(const char* what, steady_clock::time_point now) {
     const auto before = last_;
     end(what, now);
@@ -366,7 +368,7 @@ class phases {
   std::string text_;
 };
 
-/// Copies everything into the slab, and seals it.
+/// Copies the tensors into the slab, and seals it.
 void fill(const job& of,
           found_slab& slab,
           const load_journal& journal,
@@ -379,16 +381,16 @@ void fill(const job& of,
   work.run();
   if (work.first_complete() != steady_clock::time_point()) {
     took.end("first lane", work.first_lane());
-    took.note("last lane", work.last_lane());  // others read meanwhile
+    took.note("last lane", work.last_lane());  // the other lanes read meanwhile
     took.end("first piece", work.first_complete());
     took.end("other pieces", work.last_complete());
   }
   took.end("end of the threads");
-  of.check_files();  // what was read is one content of them
+  of.check_files();  // the files did not change while they were read
   seal(slab.memory, slab.info, encode_table(table_with(of.plan, journal.hashes())), of.sources);
 }
 
-/// Others that wait can open it: before this process unmaps it, which takes long.
+/// Signals waiting processes before this process unmaps the segment, which takes long.
 void tell_complete(const job& of, timeline& progress, phases& took) {
   if (of.plan.tensor_bytes != 0) {
     progress.signal(of.plan.tensor_bytes);
@@ -396,7 +398,8 @@ void tell_complete(const job& of, timeline& progress, phases& took) {
   took.end("seal");
 }
 
-/// Not published. `replaces`: the generation that has the name until then; 0: none.
+/// Creates a slab without publishing it. `replaces`: the generation that has the name until then;
+/// 0: none.
 found_slab make_slab(const job& of, generation replaces) {
   const slab_info info =
       new_slab(of.fingerprint, of.plan.table_offset, of.table_bytes, sources_bytes_for(of.sources));
@@ -414,8 +417,8 @@ found_slab make_slab(const job& of, generation replaces) {
 }
 
 /// Loads the model beside the segment of another one, which has the name until this one is
-/// complete. Nothing is left of it if that does not come about. Returns false if the name has
-/// another segment by now.
+/// complete. A failed load leaves nothing behind. Returns false if the name has another segment by
+/// now.
 bool load_beside(
     const job& of, generation replaced, timeline& progress, prepared_lanes& lanes, phases& took) {
   std::optional<found_slab> slab;
@@ -441,17 +444,18 @@ bool load_beside(
   return true;
 }
 
-/// What a leader has done.
+/// The result of a leader.
 struct leading {
   bool has_loaded = false;
   bool has_replaced = false;
 };
 
-/// The slab of a loader before, or a new one. Returns false if the name has something else.
+/// Continues the slab of a previous loader, or makes a new one. Returns false if the name has a
+/// segment of another kind.
 bool load_or_continue(const job& of, timeline& progress, prepared_lanes& lanes, phases& took) {
   auto slab = find(of, access::read_write);
   if (slab && (slab->is_complete || !has_layout_of(of, *slab))) {
-    return false;  // by the loader before
+    return false;  // by the previous loader
   }
   const bool is_new = !slab;
   if (is_new) {
@@ -460,7 +464,7 @@ bool load_or_continue(const job& of, timeline& progress, prepared_lanes& lanes, 
   }
   const generation loaded = slab->memory.generation();
   try {
-    // After the slab, whose next loader removes it: without a slab nothing would end it.
+    // After the slab, whose next loader removes the journal: without a slab it would never end.
     auto journal = is_new ? std::nullopt : find_load_journal(of, slab->info);
     if (!journal) {
       remove_load_journals(of.by, of.name);
@@ -468,7 +472,7 @@ bool load_or_continue(const job& of, timeline& progress, prepared_lanes& lanes, 
     }
     fill(of, *slab, *journal, progress, lanes, took);
   } catch (const error& why) {
-    if (!broker_losses::is_loss(why)) {  // after which this goes on
+    if (!broker_losses::is_loss(why)) {  // after a loss this continues
       remove_unless_awaited(of, loaded);
     }
     throw;
@@ -480,9 +484,9 @@ bool load_or_continue(const job& of, timeline& progress, prepared_lanes& lanes, 
   return true;
 }
 
-/// `progress`: no other process loads as long as this process has it. `replaced`: the segment of
-/// another model that this one replaces; 0: none. `lanes`: of this call or a former one, which has
-/// not used them.
+/// Leads a load. `progress`: no other process loads as long as this process has it. `replaced`: the
+/// segment of another model that this one replaces; 0: none. `lanes`: unused, of this call or a
+/// previous one.
 leading lead(const job& of,
              timeline progress,
              generation replaced,
@@ -506,14 +510,13 @@ leading lead(const job& of,
   return result;
 }
 
-/// Until the loader is done, or has ended. `held`: the segment, so that its loader does not remove
-/// it when it fails, and the next broker gets it if this one ends. Not that of another model that
-/// the loader replaces (`replaced`; 0: none).
+/// Waits until the loader is done or has ended. `held`: the segment, so that a failing loader does
+/// not remove it, and this process can hand it back to the next broker. It is not the segment of
+/// another model that the loader replaces (`replaced`; 0: none).
 ///
-/// A loader that dies together with the broker and its keeper leaves a timeline that is ended late,
-/// or, with a broker that takes nothing back, never. So this ends, too, with another broker that
-/// does not continue the first one: that one has been given the loader's name again, or there is no
-/// loader.
+/// A loader that dies together with the broker and its keeper leaves a timeline that ends late, or
+/// never if the next broker accepts no hand-back. So this also ends when a broker has started
+/// without a takeover: either the loader's name was handed back to it, or there is no loader.
 void follow(const job& of, generation replaced, std::optional<found_slab>& held) {
   const auto find_slab = [&]() -> std::optional<found_slab> {
     auto now = replaced == 0 ? find(of, access::read_write) : std::nullopt;
@@ -545,7 +548,7 @@ void follow(const job& of, generation replaced, std::optional<found_slab>& held)
   }
 }
 
-/// Nothing: another process loads.
+/// Returns nullopt if another process loads.
 std::optional<timeline> try_to_lead(const job& of) {
   try {
     return timeline::create(of.by, load_name(of.name));
@@ -557,7 +560,7 @@ std::optional<timeline> try_to_lead(const job& of) {
   }
 }
 
-/// At least eight also on few CPUs, because threads wait for disks.
+/// At least eight even on few CPUs, because threads wait for disks.
 unsigned automatic_threads() {
   constexpr double fewest = 8;
   constexpr double most = 16;
@@ -578,8 +581,8 @@ void check_options(const std::string& name, const load_options& options) {
   }
 }
 
-/// A name has one place, where the first load has put it: another device uses it from there, more
-/// slowly, which no error says.
+/// A model has one device, that of its first load. Other devices use it from there, more slowly and
+/// without an error.
 segment on_device(segment loaded, const load_options& options) {
   if (options.device == "auto") {
     return loaded;
@@ -650,7 +653,7 @@ segment load(client& by,
   broker_losses losses;
   bool is_loaded_here = false;
   bool may_replace = options.replace;
-  generation replaced = 0;  // not what the files have: compared once
+  generation replaced = 0;  // differs from the files: compared once
   for (;;) {
     try {
       if (!of) {
@@ -677,7 +680,7 @@ segment load(client& by,
       if (auto progress = try_to_lead(*of)) {
         const leading done = lead(*of, std::move(*progress), replaced, lanes);
         is_loaded_here = is_loaded_here || done.has_loaded;
-        // Once: two loads that replace each other's model would not end.
+        // Only once: two loads that replace each other's model would never end.
         may_replace = may_replace && !done.has_replaced;
         replaced = 0;
         losses.end();

@@ -57,7 +57,7 @@ class load_journal {
   return name + "/~load";
 }
 
-/// What the names of all journals of a model begin with.
+/// The prefix of the names of all load journals of a model.
 [[nodiscard]] inline std::string load_journal_prefix(const std::string& name) {
   return name + "/~loaded-";
 }
