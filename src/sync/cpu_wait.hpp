@@ -18,13 +18,13 @@ enum class wait_result : std::uint8_t {
   stopped,
 };
 
-/// What a reading says.
+/// Returns whether a reading meets `wanted`, or why it never will.
 [[nodiscard]] wait_result result_of(const reading& now, const condition& wanted) noexcept;
-/// What is known now. No system call.
+/// Reads the timeline once, as above. No system call.
 [[nodiscard]] wait_result try_wait(const timeline_reader& on, const condition& wanted) noexcept;
 
 /// A sleep on a word ends after this at the latest: a signal that changes only the upper half of
-/// the word, or the first one by a stream, may wake nobody.
+/// the word, or the first one by a stream, may not wake waiters.
 inline constexpr std::chrono::milliseconds longest_sleep{100};
 
 /// Blocks until the timeline meets `wanted`, at most until `deadline`, or until `stop` is

@@ -11,16 +11,16 @@
 
 namespace gpushm::sync {
 
-/// Words in one page.
+/// How many timelines, and so words, one page has.
 inline constexpr std::uint32_t words_per_page = 512;
 
-/// Shared memory that one process writes, and the broker when that process has ended. Streams use
-/// the first 4 KiB, `words`, only.
+/// Shared memory that one process writes, and the broker after the end of that process. Streams use
+/// only the first 4 KiB, `words`.
 struct timeline_page {
   std::array<std::atomic<std::uint64_t>, words_per_page> words;
-  /// The last value of a word that is terminal.
+  /// The last values of timelines whose word is terminal.
   std::array<std::atomic<std::uint64_t>, words_per_page> last;
-  /// Of these.
+  /// Bits of the constants below, for each timeline.
   std::array<std::atomic<std::uint32_t>, words_per_page> flags;
 };
 inline constexpr std::uint32_t signaled_by_streams = 1;
@@ -30,20 +30,21 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 static_assert(offsetof(timeline_page, last) == 4'096);
 static_assert(offsetof(timeline_page, flags) == 8'192);
 static_assert(sizeof(timeline_page) == 10'240);
-/// Of the memfd: whole pages of 4 KiB. Behind it there may be other memory that only the signaler
-/// writes, in all at most `max_timeline_page_bytes`.
+/// The size of the memfd: whole pages of 4 KiB. More memory that only the signaler writes may
+/// follow, up to `max_timeline_page_bytes` in all.
 inline constexpr std::size_t timeline_page_bytes = 12'288;
 inline constexpr std::size_t max_timeline_page_bytes = std::size_t{1} << 20U;
 [[nodiscard]] constexpr bool is_timeline_page_size(std::uint64_t bytes) noexcept {
   return bytes >= timeline_page_bytes && bytes <= max_timeline_page_bytes && bytes % 4'096 == 0;
 }
 
-/// What a reader sees of one timeline. The page is another process's: any values are possible.
+/// The state of one timeline as a reader sees it. The page belongs to another process: any values
+/// are possible.
 struct reading {
   std::uint64_t word = 0;
   std::uint64_t last = 0;  ///< if `word` is terminal
   [[nodiscard]] word_kind kind() const noexcept { return kind_of(word); }
-  /// The value, or the last one; nothing if either is not valid.
+  /// Returns the value, or the last value of an ended timeline; nullopt if it is not valid.
   [[nodiscard]] std::optional<std::uint64_t> value() const noexcept;
   friend bool operator==(const reading&, const reading&) = default;
 };
@@ -95,30 +96,30 @@ class timeline_writer {
         flags_(&in.flags[index]),
         reader_(in, index) {}
 
-  /// Begins a new timeline. Precondition: no reader has it.
+  /// Begins a new timeline. Precondition: no process reads the old one.
   void reset(std::uint64_t value) noexcept;
   /// Stores a larger value and wakes waiters: one system call. What this thread wrote before is
-  /// visible to those who read the value.
+  /// visible to processes that read the value.
   signal_result signal(std::uint64_t value) noexcept;
   /// Stores a value that need not be larger, and wakes waiters: for a timeline of flags.
   signal_result store(std::uint64_t value) noexcept;
-  /// Streams will signal it, too: waiters poll from now on, because streams wake nobody. Wakes
-  /// those who sleep. No effect after the first call.
+  /// Announces that streams also signal the timeline: waiters poll from now on, because streams do
+  /// not wake them. Wakes sleeping waiters. No effect after the first call.
   void use_streams() noexcept {
     if (!reader_.is_signaled_by_streams()) {
       flags_->fetch_or(signaled_by_streams, std::memory_order_relaxed);
       reader_.wake();
     }
   }
-  /// Many processes will wait for it: they poll for a while before they sleep, because the signaler
-  /// needs a microsecond to wake each of them.
+  /// Announces that many processes wait for the timeline: they poll for a while before they sleep,
+  /// because the signaler needs a microsecond to wake each of them.
   void expect_many() noexcept {
     if (!reader_.is_waited_for_by_many()) {
       flags_->fetch_or(waited_for_by_many, std::memory_order_relaxed);
     }
   }
-  /// Stores the last value, then the terminal word, and wakes waiters. Precondition: no stream will
-  /// write the word any more. No effect if it is terminal.
+  /// Stores the last value, then the terminal word, and wakes waiters. Precondition: streams no
+  /// longer write the word. No effect if it is terminal.
   void close(word_kind how) noexcept;
   [[nodiscard]] const timeline_reader& reader() const noexcept { return reader_; }
 

@@ -38,7 +38,7 @@ bool has_memory(int page, std::size_t offset, std::size_t count) noexcept {
   if (::fstat(page, &info) == 0 && info.st_blocks * block_bytes >= info.st_size) {
     return true;
   }
-  // Memory that was only reserved, by `fallocate`, is a hole here, too.
+  // Memory that was only reserved, by `fallocate`, also counts as a hole.
   return ::lseek(page, static_cast<off_t>(offset), SEEK_HOLE) >= static_cast<off_t>(offset + count);
 }
 
@@ -49,7 +49,7 @@ class ender {
   void end() noexcept {
     rows page;
     if (::pread(file_, &page, sizeof(page), 0) != static_cast<ssize_t>(sizeof(page))) {
-      failed();  // it is ended all the same, without its last values
+      failed();  // it ends without its last values
     }
     for (std::size_t i = 0; i != page.words.size(); ++i) {
       if (!is_terminal(page.words[i])) {
@@ -65,7 +65,7 @@ class ender {
         // Little-endian: the first byte of the number is the last one in memory.
         const std::uint8_t first = ended_byte;
         if (write(&first, 1, i * sizeof(page.words[i]) + sizeof(page.words[i]) - 1)) {
-          used[count++] = i;  // a wake of a hole would allocate it, too
+          used[count++] = i;  // a wake of a hole would allocate it
         }
       }
     }
@@ -87,7 +87,7 @@ class ender {
     }
     return true;
   }
-  /// Those who wait for a word that its signaler has never used look again within 100 ms.
+  /// Processes that wait for a word that its signaler has never used look again within 100 ms.
   void wake(std::span<const std::size_t> ended) noexcept {
     void* const address = ::mmap(nullptr, timeline_page_bytes, PROT_READ, MAP_SHARED, file_, 0);
     if (address == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the macro is a cast

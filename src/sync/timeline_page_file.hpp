@@ -21,7 +21,7 @@ void fill_timeline_page(int writable, std::uint64_t bytes);
 /// Whether it is open for reading and writing, as only its signaler and the broker have it.
 [[nodiscard]] bool is_open_for_writing(int fd) noexcept;
 
-/// What `end_signals` does with words whose memory the signaler has not filled, or has freed.
+/// How `end_signals` treats words whose memory the signaler has not filled, or has freed.
 enum class holes : std::uint8_t {
   fill,   ///< allocates them, in the control group of this process
   leave,  ///< they stay 0: allocates nothing
@@ -31,8 +31,8 @@ inline constexpr std::size_t ended_bytes = 8'192;
 /// Whether some of them are not allocated.
 [[nodiscard]] bool has_holes(int page) noexcept;
 /// Ends all words, those in use first, and wakes waiters. The signaler may have punched holes: this
-/// never stores through a mapping. Precondition: the signaler can no longer write. About 20 µs.
-/// What fails is logged.
+/// never stores through a mapping. Precondition: the signaler can no longer write. Takes about 20
+/// µs. Logs failures.
 void end_signals(int writable, holes what) noexcept;
 
 }  // namespace gpushm::sync

@@ -12,7 +12,7 @@
 
 namespace gpushm::sync {
 
-/// Where words are: what the ticket of a timeline says (docs/protocol.md, "Timelines").
+/// Where timelines are, as the ticket of a timeline has it (docs/protocol.md, "Timelines").
 struct timeline_place {
   std::string page;                   ///< the name of its segment
   gpushm::generation generation = 0;  ///< of the page, not 0
@@ -22,7 +22,7 @@ struct timeline_place {
 };
 
 [[nodiscard]] std::vector<std::byte> encode(const timeline_place& what);
-/// Nothing if the bytes, which another process has chosen, are not such a ticket.
+/// Returns nullopt if the bytes, which another process has chosen, are not such a ticket.
 [[nodiscard]] std::optional<timeline_place> decode_place(std::span<const std::byte> ticket);
 
 }  // namespace gpushm::sync

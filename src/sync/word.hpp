@@ -7,7 +7,7 @@ namespace gpushm::sync {
 
 // The word of a timeline (docs/adr/0032): its value, or one of two terminal words.
 
-/// Values are 0 to this.
+/// The largest value.
 inline constexpr std::uint64_t max_value = (std::uint64_t{1} << 62U) - 1;
 /// The first byte of a word, the most significant one, alone makes it terminal: so a store of one
 /// byte ends a timeline, whatever the other bytes are at that moment.
@@ -45,11 +45,11 @@ enum class word_kind : std::uint8_t {
   return static_cast<std::int64_t>(word - value) >= 0;
 }
 
-/// Flags are bits of 32: both terminal words have all of them.
+/// The 32 bits that flags may use. Both terminal words have all of them.
 inline constexpr std::uint64_t all_flags = 0xFFFF'FFFFU;
 static_assert((ended_word & all_flags) == all_flags && (moved_word & all_flags) == all_flags);
 
-/// What is waited for: a value, or any of some flags. Both terminal words meet all conditions.
+/// The condition of a wait: a value, or any of some flags. Both terminal words meet all conditions.
 struct condition {
   std::uint64_t value = 0;
   bool any_bit = false;

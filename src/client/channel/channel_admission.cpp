@@ -218,8 +218,7 @@ channel_producer::previous_producer channel_producer::find_previous(
     try {
       auto page = timelines_->open_page(each->name, each->generation);
       const auto table = table_in(*page);
-      if (table &&
-          accepts(*table)) {  // without a table it never began: look for an earlier producer
+      if (table && accepts(*table)) {  // without a table that producer never began
         return {std::move(page), table};
       }
     } catch (const error& why) {

@@ -38,7 +38,7 @@ error died(std::int32_t pid) {
           {.pid = pid}};
 }
 
-/// What keeps a page of another process usable.
+/// The objects that keep a page of another process usable.
 class watched_signaler {
  public:
   watched_signaler(std::shared_ptr<signaler_watch> by, signaler_watch::signaler who)
@@ -137,7 +137,7 @@ signaler_watch::signaler open_signaler(const wire::ticket& described) {
   return result;
 }
 
-/// This process's, whose ticket is the one of its first word.
+/// Makes a page of this process. Its ticket is that of its first timeline.
 std::pair<std::shared_ptr<mapped_page>, wire::ticket> create_page() {
   if (fence_proof().kind() == fence::none) {
     throw error(
@@ -222,7 +222,7 @@ std::pair<timeline_range, wire::ticket> local_pages::take() {
   const key which{described.word->file_system, described.word->inode};
   page = remember(which, std::move(page));
   const std::lock_guard lock(mutex_);
-  // Another thread may have created one, too: both are used.
+  // Another thread may also have created one: both are used.
   newest_ = page;
   ticket_of_newest_ = std::move(described);
   next_timeline_ = 0;

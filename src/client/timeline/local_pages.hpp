@@ -14,8 +14,9 @@ namespace gpushm::client_detail {
 
 class signaler_watch;
 
-/// Timeline pages that need no broker: memfds of this process, and those of others that tickets
-/// name, opened through /proc. Each member could write them: such timelines are advisory.
+/// Timeline pages that need no broker: memfds of this process, and those of other processes that
+/// tickets name, opened through /proc. Every process of the domain could write them: such timelines
+/// are advisory.
 ///
 /// Thread-safety: safe.
 class local_pages {
@@ -23,17 +24,18 @@ class local_pages {
   /// The only object in the process; never destroyed.
   static local_pages& instance();
 
-  /// A word that no timeline has had, and the ticket by which others reach it. Throws
-  /// not_exportable (nothing proves the end of this process: MPS, or no pidfd),
+  /// Takes a word that no timeline has had, and makes the ticket by which other processes reach it.
+  /// Throws not_exportable (nothing proves the end of this process: MPS, or no pidfd),
   /// too_many_descriptors, out_of_memory, system_error.
   [[nodiscard]] std::pair<timeline_range, wire::ticket> take();
-  /// The word of a ticket that has a word reference. Does not block. Throws invalid_ticket,
-  /// peer_died, peer_unreachable (another PID namespace), permission_denied, gone_or_replaced (its
-  /// process has closed all timelines of that page), too_many_descriptors, system_error.
+  /// Opens the timeline of a ticket that has a word reference. Does not block. Throws
+  /// invalid_ticket, peer_died, peer_unreachable (another PID namespace), permission_denied,
+  /// gone_or_replaced (its process has closed all timelines of that page), too_many_descriptors,
+  /// system_error.
   [[nodiscard]] timeline_range open(const wire::ticket& described);
 
  private:
-  /// Of a file system, an inode number.
+  /// A file system, and an inode number in it.
   using key = std::pair<std::uint64_t, std::uint64_t>;
 
   [[nodiscard]] std::shared_ptr<mapped_page> find(const key& which);

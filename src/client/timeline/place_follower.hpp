@@ -15,8 +15,8 @@
 
 namespace gpushm::client_detail {
 
-/// One word that a timeline has, or had before a hand-over. Once seen terminal, it stays so for
-/// this process: a stream of a signaler that was ended could still store a value there.
+/// The place that a timeline has, or had before a hand-over. A word that was seen terminal stays so
+/// for this process: a stream of the ended signaler could still store a value there.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class mapped_place {
@@ -27,13 +27,13 @@ class mapped_place {
   /// Precondition: it has one.
   [[nodiscard]] segment_lease& lease() const noexcept { return *lease_; }
   [[nodiscard]] const timeline_range& range() const noexcept { return range_; }
-  /// Its process, as the broker sees it; 0: not known.
+  /// The signaler's process, as the broker sees it; 0: not known.
   [[nodiscard]] std::int32_t signaler() const noexcept;
   /// Precondition: it is this process's own.
   [[nodiscard]] sync::timeline_writer writer() const noexcept {
     return {range_.page->own_page(), range_.first};
   }
-  /// The word now, or the terminal one that was seen first.
+  /// Returns the current word, or the terminal word that was seen first.
   [[nodiscard]] sync::reading read() const noexcept;
   /// As sync::wait; a timeout of 0 makes no system call.
   [[nodiscard]] sync::wait_result wait(const sync::condition& wanted,
@@ -50,8 +50,8 @@ class mapped_place {
   mutable std::atomic<std::uint64_t> seen_terminal_{0};  ///< 0: none
 };
 
-/// Follows a timeline from one word to the next one, and knows which waits of streams of this
-/// process a hand-over has released.
+/// Follows a timeline from place to place, and records which waits of this process's streams a
+/// hand-over has released.
 ///
 /// Invariant: each wait of a stream is noted with the place whose word the stream reads, which the
 /// call that enqueues it has read once. So it makes no difference for `look` whether a hand-over is
@@ -65,10 +65,10 @@ class place_follower {
   explicit place_follower(place_ptr first) noexcept : place_(std::move(first)) {}
 
   [[nodiscard]] place_ptr now() const;
-  /// Goes on with `next`, unless another thread has left `from` before. The place that was left
-  /// stays mapped as long as this exists: streams may still read it.
+  /// Continues with `next`, unless another thread has already left `from`. The old place stays
+  /// mapped as long as this exists: streams may still read it.
   void move(const place_ptr& from, place_ptr next);
-  /// A wait for `wanted` was enqueued on a stream, at a place that `now` has returned.
+  /// Records a wait for `wanted` that was enqueued on a stream, at a place that `now` has returned.
   void note(const place_ptr& at, const sync::condition& wanted) noexcept;
 
   struct state {

@@ -23,7 +23,7 @@ inline constexpr std::chrono::milliseconds end_of_executed{5'000};
 /// Thread-safety: distinct objects: safe; shared objects: safe. Not for forked children.
 class signaler_watch {
  public:
-  /// What the end of one process ends.
+  /// The page that ends with one process.
   struct signaler {
     base::guarded_fd process;                      ///< a pidfd
     base::guarded_fd life;                         ///< the read end of its life pipe
@@ -38,7 +38,7 @@ class signaler_watch {
 
   /// Returns the number for `remove`.
   [[nodiscard]] std::uint64_t add(signaler who);
-  /// Its end changes nothing any more. Does not block.
+  /// Removes a signaler: its end no longer has an effect. Does not block.
   void remove(std::uint64_t number) noexcept;
 
  private:

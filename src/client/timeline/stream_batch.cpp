@@ -68,7 +68,7 @@ class planned_operations {
         written_.push_back(each.timeline);
       }
     }
-    // In one order, for the calls of other threads.
+    // In the same order as the calls of other threads, against deadlocks.
     std::sort(written_.begin(), written_.end());
     written_.erase(std::unique(written_.begin(), written_.end()), written_.end());
     places_.reserve(what_.size());
@@ -252,7 +252,7 @@ void gpushm_timeline::batch(CUstream stream,
                             std::string_view operation) {
   planned_operations planned(stream, what, operation, timeout);
   if (streams::is_capturing(stream)) {
-    // The same values at each launch.
+    // Each launch has the same values.
     streams::enqueue(stream, planned.for_driver(), planned.object());
     planned.note_recorded();
     return;

@@ -76,7 +76,7 @@ gpushm_timeline::~gpushm_timeline() {
   end_word(sync::word_kind::ended);
 }
 
-/// Of the word that it has now, for a stream.
+/// Returns the address of the current word, for a stream.
 gpushm::cuda::CUdeviceptr gpushm_timeline::word_address(CUstream stream,
                                                         std::string_view operation) const {
   const client_detail::timeline_range& range = place_.now()->range();
@@ -93,7 +93,7 @@ void gpushm_timeline::await_stores_for(std::string_view operation) {
   }
 }
 
-/// Ends the word. Precondition: no stream will store to it, but for launches of graphs.
+/// Ends the timeline. Precondition: no stream will store to it, but for launches of graphs.
 void gpushm_timeline::end_word(sync::word_kind how) noexcept {
   const auto at = place_.now();
   if (timelines_ && !is_captured_) {
@@ -152,8 +152,8 @@ void gpushm_timeline::hand_over() {
   give_up_name();
 }
 
-/// The next signaler creates the name again: it must not depend on who else of this process has the
-/// timeline open.
+/// Removes the name, which the next signaler creates again: that must not depend on other users of
+/// the timeline in this process.
 void gpushm_timeline::give_up_name() const noexcept {
   const auto at = place_.now();
   try {
@@ -162,7 +162,7 @@ void gpushm_timeline::give_up_name() const noexcept {
         at->lease().broker()->request(gpushm::wire::remove{about.name, about.generation},
                                       {"hand over", name_},
                                       timelines_->client().request_deadline()));
-  } catch (const std::exception& why) {  // it is free when this process has closed the timeline
+  } catch (const std::exception& why) {  // closing the timeline frees the name
     gpushm::base::log(gpushm::log_level::info,
                       "timeline \"" + name_ +
                           "\": handed over; its name was not removed: " + std::string(why.what()));
@@ -200,8 +200,8 @@ std::unique_ptr<gpushm_timeline> gpushm_timeline::take_over(milliseconds timeout
   return timelines_->take_over(name_, *last, deadline);
 }
 
-/// Goes on with the word of the next signaler, unless `stop` is requested before there is one.
-/// Throws gone_or_replaced if there is none in time.
+/// Continues with the timeline of the next signaler, unless `stop` is requested before there is
+/// one. Throws gone_or_replaced if there is none in time.
 void gpushm_timeline::follow(const place_ptr& from,
                              milliseconds timeout,
                              const std::stop_token& stop) const {
@@ -231,7 +231,7 @@ void gpushm_timeline::follow(const place_ptr& from,
         throw;
       }
     }
-    gpushm::base::pause_before_retry(milliseconds(1));  // the name of the one before is free soon
+    gpushm::base::pause_before_retry(milliseconds(1));  // the previous signaler's name is free soon
   } while (std::chrono::steady_clock::now() < deadline && !stop.stop_requested());
   if (stop.stop_requested()) {
     return;
@@ -332,7 +332,8 @@ error gpushm_timeline::ended(const client_detail::mapped_place& at,
           {.pid = signaler_of(at), .value = last}};
 }
 
-/// Of an own one: a broker can have ended it, if this process was stopped for long.
+/// Throws if this process's timeline has ended: a broker can end it if this process was stopped for
+/// long.
 void gpushm_timeline::check_not_ended(std::string_view operation, std::uint64_t value) const {
   const auto at = place_.now();
   if (sync::is_terminal(at->read().word)) {

@@ -38,14 +38,14 @@ struct gpushm_timeline {
     signaler,
     signaler_for_segment,
   };
-  /// Takes over the words of a timeline that this process has published, or has opened. `value`: of
-  /// a timeline that this process has taken over.
+  /// Owns a timeline that this process has published, or has opened. `value`: its last value, if
+  /// this process has taken it over.
   gpushm_timeline(std::shared_ptr<gpushm::client_detail::timelines> timelines,
                   std::shared_ptr<gpushm::client_detail::segment_lease> lease,
                   gpushm::client_detail::timeline_range range,
                   role as,
                   std::uint64_t value = 0);
-  /// One without a broker, and the ticket of its word.
+  /// Owns a timeline without a broker, and its ticket.
   gpushm_timeline(gpushm::client_detail::timeline_range range,
                   role as,
                   gpushm::wire::ticket described);
@@ -72,7 +72,7 @@ struct gpushm_timeline {
   [[nodiscard]] bool wait(std::uint64_t value,
                           std::chrono::milliseconds timeout,
                           const std::stop_token& stop) const;
-  /// Whether the value is reached. Not, and without `missing`: only `wait` can tell.
+  /// Whether the value is reached. If it returns false and sets no `missing`, call `wait`.
   [[nodiscard]] bool try_wait(
       std::uint64_t value, std::optional<gpushm::client_detail::watched_timeline>& missing) const;
   void set_flags(std::uint64_t flags);
@@ -100,7 +100,7 @@ struct gpushm_timeline {
   void follow(const place_ptr& from,
               std::chrono::milliseconds timeout,
               const std::stop_token& stop) const;
-  /// For a stream's wait: a word that was handed over meets no wait any more.
+  /// For a stream's wait: a timeline that was handed over no longer ends waits.
   [[nodiscard]] place_ptr place_to_wait(std::chrono::milliseconds timeout) const;
   [[nodiscard]] gpushm::cuda::CUdeviceptr word_address(gpushm::cuda::CUstream stream,
                                                        std::string_view operation) const;
@@ -119,7 +119,7 @@ struct gpushm_timeline {
   [[noreturn]] void throw_invalid_value(std::string_view operation) const;
   [[noreturn]] void throw_not_larger(std::string_view operation, std::uint64_t value) const;
   void check_not_ended(std::string_view operation, std::uint64_t value) const;
-  /// The process that signals, or has signaled, there; 0: not known.
+  /// The process that signals, or has signaled, this place; 0: not known.
   [[nodiscard]] std::int32_t signaler_of(
       const gpushm::client_detail::mapped_place& at) const noexcept;
   [[nodiscard]] gpushm::error ended(const gpushm::client_detail::mapped_place& at,
@@ -134,10 +134,10 @@ struct gpushm_timeline {
   const role role_;
   const std::string name_;
   const std::uint64_t forks_ = gpushm::client_detail::fork_count();
-  /// The place of an own one never changes.
+  /// If this process signals the timeline, its place never changes.
   mutable gpushm::client_detail::place_follower place_;
 
-  /// Of what refers to this object without owning it.
+  /// The lifetime of this object, for objects that refer to it without owning it.
   struct life {
     std::shared_mutex mutex;  ///< shared: the object is in use
     bool is_closed = false;
@@ -149,7 +149,7 @@ struct gpushm_timeline {
   std::uint64_t signaled_;       ///< by this process, or enqueued
   bool has_flags_ = false;
   std::optional<gpushm::streams::ordered_stores> stores_;  ///< of an own one
-  /// A graph has stores of this word, and can be launched at any time: no other timeline may get
+  /// A graph has stores to this word, and can be launched at any time: no other timeline may use
   /// the word.
   bool is_captured_ = false;
 };

@@ -22,13 +22,13 @@ namespace {
 /// Whether the kernel would open the file of a descriptor, which is open for reading only, for
 /// writing.
 bool may_be_opened_for_writing(int file) noexcept {
-  // Of this thread: a thread can have a descriptor table of its own.
+  // This thread's entry: a thread can have a descriptor table of its own.
   std::array<char, 64> path{};
   std::snprintf(path.data(), path.size(), "/proc/thread-self/fd/%d", file);
   return static_cast<bool>(base::unique_fd(::open(path.data(), O_RDWR | O_CLOEXEC)));
 }
 
-/// Of the broker that has its lease now.
+/// The slot of the page in the broker that has its lease now.
 epoch epoch_of(const mapped_page& page) {
   return page.lease().where().first->broker().epoch;
 }
@@ -56,9 +56,9 @@ mapped_page::~mapped_page() {
   streams::retired_pages::of_process().add(std::move(mapping_), std::move(registered_));
 }
 
-// ---- free words ----
+// ---- free timelines ----
 
-/// Ended timelines that nobody has open any more.
+/// Collects ended timelines that no process has open.
 void timeline_pages::collect_ended(own& of) {
   std::erase_if(of.ended, [&](const ended_words& each) {
     if (each.broker->may_exist(each.slot, each.generation)) {
@@ -71,7 +71,7 @@ void timeline_pages::collect_ended(own& of) {
   });
 }
 
-/// Precondition of reuse: the words of `count` > 1 follow each other.
+/// Takes free timelines. Those of `count` > 1 must follow each other.
 std::optional<std::uint32_t> timeline_pages::take_from(own& of, std::uint32_t count) {
   if (count == 1 && !of.free.empty()) {
     const std::uint32_t first = of.free.front();
@@ -98,7 +98,7 @@ std::optional<timeline_range> timeline_pages::take_free(std::uint32_t count) {
   const std::lock_guard lock(mutex_);
   for (own& each : own_) {
     if (each.page->lease().state() != segment_state::live) {
-      continue;  // lost with its broker: nobody could open it
+      continue;  // lost with its broker: other processes cannot open it
     }
     auto first = take_from(each, count);
     if (!first && !each.ended.empty()) {
@@ -117,7 +117,7 @@ timeline_range timeline_pages::add(std::shared_ptr<mapped_page> page, std::uint3
   own& added = own_.emplace_back(own{page, {}, {}});
   added.free.resize(sync::words_per_page);
   std::iota(added.free.begin(), added.free.end(), 0U);
-  // Another thread may have added one, too: both are used.
+  // Another thread may also have added one: both are used.
   return {std::move(page), *take_from(added, count)};
 }
 
@@ -133,7 +133,7 @@ void timeline_pages::release(const timeline_range& range, std::uint32_t count) n
   for (std::uint32_t i = 0; of != nullptr && i != count; ++i) {
     try {
       of->free.push_back(range.first + i);
-    } catch (const std::bad_alloc&) {  // the word is not used again
+    } catch (const std::bad_alloc&) {  // the timeline is not used again
       return;
     }
   }

@@ -16,38 +16,39 @@
 
 namespace gpushm::client_detail {
 
-/// A timeline page with its lease: this process's own, mapped for writing, or another's.
+/// A timeline page with its lease: this process's page, mapped for writing, or that of another
+/// process.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class mapped_page {
  public:
   /// Maps `file`. Throws as `base::map_file`.
   mapped_page(std::shared_ptr<segment_lease> lease, int file, bool is_own);
-  /// Without a broker (local_pages.hpp). `file` is open for writing; `keeps` exists as long as
-  /// this.
+  /// Maps a page without a broker (local_pages.hpp). `file` is open for writing; `keeps` exists as
+  /// long as this.
   mapped_page(int file, bool is_own, std::shared_ptr<const void> keeps);
   mapped_page(const mapped_page&) = delete;
   mapped_page& operator=(const mapped_page&) = delete;
   /// Does not wait for streams (gpu/streams/retired_pages.hpp).
   ~mapped_page();
 
-  /// Precondition: it is a broker's.
+  /// Precondition: the page has a broker.
   [[nodiscard]] const segment_lease& lease() const noexcept { return *lease_; }
   [[nodiscard]] bool is_own() const noexcept { return is_own_; }
-  /// Whether the kernel lets this process write it: its own, one without a broker, or if this
-  /// process is root with its capabilities or has the broker's uid.
+  /// Whether the kernel lets this process write the page: its own page, a page without a broker, or
+  /// any page if this process is root with its capabilities or has the broker's uid.
   [[nodiscard]] bool is_writable() const noexcept { return is_writable_; }
   [[nodiscard]] const sync::timeline_page& page() const noexcept { return *page_; }
   /// Precondition: it is this process's own.
   [[nodiscard]] sync::timeline_page& own_page() const noexcept { return *page_; }
-  /// What is behind the words: `extra_bytes`, from a page boundary.
+  /// The memory behind the timelines: `extra_bytes`, from a page boundary.
   [[nodiscard]] std::byte* extra() const noexcept {
     return reinterpret_cast<std::byte*>(page_) + sync::timeline_page_bytes;
   }
   [[nodiscard]] std::size_t extra_bytes() const noexcept {
     return mapping_.get().size_bytes - sync::timeline_page_bytes;
   }
-  /// As streams use it.
+  /// The page as streams use it.
   [[nodiscard]] streams::registered_page& for_streams() noexcept { return *registered_; }
 
  private:
@@ -60,14 +61,14 @@ class mapped_page {
   std::unique_ptr<streams::registered_page> registered_;
 };
 
-/// Words of a page of this process.
+/// Timelines that follow each other in a mapped page, from the number `first` on.
 struct timeline_range {
   std::shared_ptr<mapped_page> page;
   std::uint32_t first = 0;
 };
 
-/// The pages that a client's timelines are in: its own, with the words that are free, and those of
-/// others that it has open.
+/// The pages of a client's timelines: its own, with their free timelines, and those of other
+/// processes that it has open.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class timeline_pages {
@@ -77,9 +78,9 @@ class timeline_pages {
   timeline_pages& operator=(const timeline_pages&) = delete;
   ~timeline_pages() = default;
 
-  /// Returns words that nobody reads, one after the other; `make()` returns a new page, and is
-  /// called, without a lock held, if no page has them. The words that were returned longest ago
-  /// come first.
+  /// Returns free timelines that follow each other. `make()` returns a new page; it is called,
+  /// without a lock held, if no page has enough. The timelines that were released longest ago come
+  /// first.
   template <typename Make>
   [[nodiscard]] timeline_range take(std::uint32_t count, Make&& make) {
     if (auto found = take_free(count)) {
@@ -87,10 +88,10 @@ class timeline_pages {
     }
     return add(make(), count);
   }
-  /// Words whose timeline was never published.
+  /// Frees timelines that were never published.
   void release(const timeline_range& range, std::uint32_t count) noexcept;
-  /// Ends words that were published with `lease`, and takes them back: they are free when the
-  /// broker has freed that segment, because no process has it open then.
+  /// Ends timelines that were published with `lease`. They are free when the broker has freed that
+  /// segment, because then no process has it open.
   void end(const timeline_range& range,
            std::uint32_t count,
            const segment_lease& lease,
@@ -103,8 +104,8 @@ class timeline_pages {
   /// given the same generation before); null if it is not open.
   [[nodiscard]] std::shared_ptr<mapped_page> find(const epoch& broker,
                                                   gpushm::generation generation);
-  /// Remembers an opened page as long as somebody has it; returns the one that another thread has
-  /// added before.
+  /// Remembers an opened page as long as it is in use; returns the page that another thread has
+  /// already added, if any.
   [[nodiscard]] std::shared_ptr<mapped_page> remember(std::shared_ptr<mapped_page> opened);
 
  private:

@@ -14,10 +14,11 @@ using std::chrono::steady_clock;
 
 namespace {
 
-/// Between looks at words that streams signal, and at those that the thread cannot sleep on.
+/// The pause between looks at words that streams signal, and at words that the thread cannot sleep
+/// on.
 constexpr microseconds shortest_pause{50};
 constexpr milliseconds longest_pause{1};
-/// Without watches; the clock's end is more than the kernel takes.
+/// The sleep without watches: the kernel does not accept the clock's end.
 constexpr milliseconds longest_idle{3'600'000};
 
 }  // namespace

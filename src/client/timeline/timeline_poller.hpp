@@ -24,16 +24,16 @@
 
 namespace gpushm::client_detail {
 
-/// What a call needs that does not wait, and has not found it.
+/// The condition that a call without a wait has found unmet.
 struct watched_timeline {
   sync::timeline_reader on;
   sync::condition wanted;
   std::shared_ptr<const void> keep;  ///< what `on` reads
-  /// The call may succeed from then on without a change of the word.
+  /// When the call may succeed without a change of the word.
   std::chrono::steady_clock::time_point look_again = std::chrono::steady_clock::time_point::max();
 };
 
-/// Watches words for event loops: one thread sleeps on all of them (futex_waitv(2); where the
+/// Watches timelines for event loops: one thread sleeps on all of them (futex_waitv(2); where the
 /// kernel lacks it or refuses it, or for more words than it takes, the thread looks each
 /// millisecond). Words that streams signal are read again and again, as by sync::wait, with pauses
 /// of at most a millisecond.
@@ -52,7 +52,7 @@ class timeline_poller {
     check_not_forked(forks_, operation, "poller");
   }
   /// Replaces the watch of this key. It is due when `what` would not wait, when `stop` is
-  /// requested, or when the word has ended.
+  /// requested, or when the timeline has ended.
   void watch(std::uint64_t key, watched_timeline what, const std::stop_token& stop);
   void remove(std::uint64_t key);
   /// Blocks until a watch is due, until `deadline`, or until `wake` was called. Returns how many
@@ -63,7 +63,7 @@ class timeline_poller {
 
  private:
   using time_point = std::chrono::steady_clock::time_point;
-  /// Does not lock: what it refers to is destroyed after it has returned.
+  /// Does not lock: the objects that it refers to are destroyed after it has returned.
   struct request {
     timeline_poller* of;
     std::atomic<bool>* is_stopped;
@@ -86,7 +86,7 @@ class timeline_poller {
              sync::try_wait(what.on, what.wanted) != sync::wait_result::timed_out;
     }
   };
-  /// What a look at all words has found.
+  /// The result of a look at all words.
   struct finding {
     std::size_t due = 0;
     std::size_t words = 0;  ///< of `sleep_`, to sleep on
@@ -109,7 +109,7 @@ class timeline_poller {
   std::atomic<std::uint64_t> wakes_{0};  ///< changes whenever the thread must look again
   std::atomic<bool> is_woken_{false};
 
-  // Of the thread that waits.
+  // Used only by the thread that waits.
   std::array<sync::sleeping_word, sync::most_sleeping_words> sleep_{};
   bool can_sleep_on_many_ = true;
 };

@@ -30,7 +30,7 @@ wire::reserve reservation(std::string name, std::uint64_t size_bytes, backend ki
   return result;
 }
 
-/// Keeps the descriptors for another broker, after the death of this one and its keeper.
+/// Keeps the descriptors for a hand-back, after the death of this broker and its keeper.
 void keep_chunks(segment_lease& lease, std::vector<base::guarded_fd> files) {
   if (auto kept = lease.begin_keeping()) {
     kept->bytes.assign(files.size(), lease.info().allocated_bytes);
@@ -178,7 +178,7 @@ std::unique_ptr<gpushm_timeline> timelines::open_for(const gpushm_segment& segme
   auto opened = open_timelines(timelines_of(segment.lease("open timeline").info()), 0, options);
   const wire::segment& of = opened.lease->info();
   const wire::segment& with = segment.info();
-  // Any process could create that name.
+  // Any process could have created that name.
   if (of.creator_uid != with.creator_uid || of.creator_pid != with.creator_pid) {
     throw no_timeline(of.name);
   }
@@ -227,7 +227,7 @@ opened_timelines timelines::open_timelines(std::string_view name,
     throw no_timeline(name);
   }
   auto page = open_page(place->page, place->generation);
-  // A member could name the words of another one: its end would not be seen.
+  // A hostile process could name timelines of another one, whose end would not be seen.
   const wire::segment& of = page->lease().info();
   const bool is_its_own =
       of.creator_uid == lease->info().creator_uid && of.creator_pid == lease->info().creator_pid;

@@ -15,14 +15,14 @@ struct gpushm_timeline;
 
 namespace gpushm::client_detail {
 
-/// Words that this process has opened, with their lease.
+/// Timelines that this process has opened, with their lease.
 struct opened_timelines {
   std::shared_ptr<segment_lease> lease;
   timeline_range range;
   std::uint32_t count = 0;
 };
 
-/// The timelines of a client: their words and pages at the broker.
+/// The timelines of a client, and their pages at the broker.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class timelines : public std::enable_shared_from_this<timelines> {
@@ -37,8 +37,8 @@ class timelines : public std::enable_shared_from_this<timelines> {
 
   /// Creates and publishes a timeline. Throws as a request.
   [[nodiscard]] std::unique_ptr<gpushm_timeline> create(std::string_view name);
-  /// Creates a timeline again whose signaler has ended; waits until its name is free, or
-  /// `deadline`. Throws as a request.
+  /// Takes over a timeline whose signaler has handed it over or has ended: creates it again. Waits
+  /// until its name is free, or `deadline`. Throws as a request.
   [[nodiscard]] std::unique_ptr<gpushm_timeline> take_over(const std::string& name,
                                                            std::uint64_t value,
                                                            steady_time deadline);
@@ -55,27 +55,28 @@ class timelines : public std::enable_shared_from_this<timelines> {
                                                       const open_options& options,
                                                       gpushm::generation generation = 0);
 
-  // The parts of channels.
+  // Used by channels.
 
   /// Reserves a new page of this process, and publishes it. Throws as a request.
   [[nodiscard]] std::shared_ptr<mapped_page> make_page(std::string name,
                                                        std::uint64_t bytes,
                                                        steady_time deadline);
-  /// Takes words that no process reads; makes a page if no page has any. Throws as a request.
+  /// Takes free timelines; makes a page if no page has any. Throws as a request.
   [[nodiscard]] timeline_range take_timelines(std::uint32_t count, steady_time deadline);
-  /// Reserves the name of words of this process, which no process sees before they are published.
-  /// Throws as a request, and cancelled: `stop` was requested while a dead process, which may still
-  /// write, had the name.
+  /// Reserves a name for timelines of this process, which other processes do not see before they
+  /// are published. Throws as a request, and cancelled if `stop` was requested while a dead process
+  /// that may still write had the name.
   [[nodiscard]] std::shared_ptr<segment_lease> reserve_timelines(std::string name,
                                                                  const timeline_range& range,
                                                                  std::uint32_t count,
                                                                  steady_time deadline,
                                                                  const std::stop_token& stop = {});
-  /// Opens words by name; generation 0: any. Blocks until the name is published. Throws as `open`.
+  /// Opens timelines by name; generation 0: any. Blocks until the name is published. Throws as
+  /// `open`.
   [[nodiscard]] opened_timelines open_timelines(std::string_view name,
                                                 gpushm::generation generation,
                                                 const open_options& options);
-  /// A page of another process, with its generation. Throws as `open`.
+  /// Opens a page of another process. Throws as `open`.
   [[nodiscard]] std::shared_ptr<mapped_page> open_page(const std::string& name,
                                                        gpushm::generation generation);
 
