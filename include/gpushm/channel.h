@@ -28,8 +28,8 @@ typedef struct gpushm_consumer gpushm_consumer;
 typedef struct gpushm_channel_options {
   size_t struct_size;
   uint64_t slot_bytes; /* of each slot; not 0 */
-  /* 1 to GPUSHM_MAX_CHANNEL_SLOTS. 2 more than consumers of the newest item can hold together; with
-   * 1 there can be none of them. */
+  /* 1 to GPUSHM_MAX_CHANNEL_SLOTS; 2 more than GPUSHM_CONSUMER_LATEST consumers can hold together.
+   * With 1 there can be no such consumer. */
   uint32_t slots;
   bool huge_pages;      /* as in gpushm_create_options */
   gpushm_string device; /* as in gpushm_create_options; empty: "auto" */
@@ -37,8 +37,9 @@ typedef struct gpushm_channel_options {
 } gpushm_channel_options;
 
 /* A slot that the producer fills, until it is published or abandoned, or its producer is closed.
- * Not a pointer that is ever read: a slot that has been used, or is of a closed producer or of
- * another process (fork), is refused with GPUSHM_ERRC_INVALID_ARGUMENT or GPUSHM_ERRC_FORKED. */
+ * The library never reads it as a pointer: a slot that was used before, or belongs to a closed
+ * producer or to another process (fork), is refused with GPUSHM_ERRC_INVALID_ARGUMENT or
+ * GPUSHM_ERRC_FORKED. */
 typedef struct gpushm_slot gpushm_slot;
 /* An item that a consumer reads, until it is released, or its consumer is closed. As gpushm_slot.
  */
@@ -48,10 +49,11 @@ typedef struct gpushm_slot_info {
   size_t struct_size;
   void* data; /* a device pointer, or host memory */
   uint64_t bytes;
-  void* stream;   /* that it was acquired for, if `on_stream` */
+  void* stream;   /* the stream that it was acquired for, if `on_stream` */
   uint32_t index; /* of the slot, from 0 */
   bool on_stream;
-  /* Whether a CPU may write it. Of a slot that was acquired for a stream: as of this call. */
+  /* Whether a CPU may write it. For a slot that was acquired for a stream: at the time of this
+   * call. */
   bool is_free;
 } gpushm_slot_info;
 
@@ -59,55 +61,55 @@ typedef struct gpushm_item_info {
   size_t struct_size;
   const void* data;
   uint64_t bytes;  /* of the slot */
-  uint64_t number; /* of the item, from 1; numbers grow, but for items of a dead consumer */
-  /* Numbers since the previous item, or since it has joined, that this consumer did not get: items
-   * that were replaced by newer ones, and those that a dead producer has announced and not
-   * completed. GPUSHM_CONSUMER_SHARE: 0 */
+  uint64_t number; /* of the item, from 1; grows, except for items of a dead consumer */
+  /* How many numbers this consumer did not get since its previous item, or since it joined: items
+   * that newer ones replaced, and items that a dead producer announced and did not complete.
+   * GPUSHM_CONSUMER_SHARE: 0 */
   uint64_t skipped;
-  void* stream;         /* that it was taken for, if `on_stream` */
-  const void* metadata; /* as long as the item */
+  void* stream;         /* the stream that it was taken for, if `on_stream` */
+  const void* metadata; /* valid as long as the item */
   size_t metadata_size;
   uint32_t index; /* of the slot, from 0 */
   bool on_stream;
-  /* Whether a CPU may read it. Of an item that was taken for a stream: as of this call, and never
-   * if the producer has died before. */
+  /* Whether a CPU may read it. For an item that was taken for a stream: at the time of this call;
+   * never if the producer died before it was complete. */
   bool is_complete;
 } gpushm_item_info;
 
-/* Creates a channel, or continues one whose producer has died: then its slots must have this size
- * and number, and its members continue with the first item of this producer. After a producer that
- * has closed the channel, this one has other slots, and its consumers are not members. Waits, at
- * most as long as for a request, until the words of a dead producer have ended. Starts a thread,
- * which admits consumers. GPUSHM_ERRC_ALREADY_EXISTS: it has a producer. GPUSHM_ERRC_SIZE_MISMATCH.
- * GPUSHM_ERRC_CANCELLED. As gpushm_client_create. */
+/* Creates a channel, or continues one whose producer has died: the slots must have this size and
+ * number, and the consumers continue with the first item of this producer. If the previous producer
+ * closed the channel, this one gets new slots and starts without consumers. Blocks until the
+ * timelines of a dead producer have ended, at most as long as for a request. Starts a thread, which
+ * admits consumers. GPUSHM_ERRC_ALREADY_EXISTS: the channel has a producer.
+ * GPUSHM_ERRC_SIZE_MISMATCH. GPUSHM_ERRC_CANCELLED. As gpushm_client_create. */
 GPUSHM_API gpushm_errc gpushm_producer_create(gpushm_client* client,
                                               gpushm_string name,
                                               const gpushm_channel_options* options,
                                               gpushm_producer** producer);
-/* Ends the channel: consumers get the items that are published (those of the newest item the newest
- * one), and then the end. Abandons slots. Calls of other threads that wait return as if their
- * `stop` was requested. Waits, at most a second, until streams have published what they were given.
- * If this producer has continued a channel, waits, at most a second, until each member has asked
- * for its items; for one that has not, they stay as long as the client. */
+/* Ends the channel: consumers get the published items (GPUSHM_CONSUMER_LATEST the newest one), and
+ * then the end. Abandons acquired slots. Waiting calls of other threads return as if their `stop`
+ * was requested. Blocks, at most a second, until streams have published their items. If this
+ * producer has continued a channel, blocks, at most a second, until each consumer has opened it;
+ * the items for the others stay as long as the client. */
 GPUSHM_API void gpushm_producer_close(gpushm_producer* producer);
 
-/* Waits for a slot that nobody uses any more, at most `timeout_ms`, for the CPU. Several slots may
- * be acquired at once: each of them is one that neither consumers nor other slots can have.
- * `*acquired` is false after the timeout, or when `stop` was requested. */
+/* Blocks until a slot is free, for the CPU, at most `timeout_ms`. Several slots may be acquired at
+ * once. `*acquired` is false after the timeout, or when `stop` was requested. */
 GPUSHM_API gpushm_errc gpushm_producer_acquire(gpushm_producer* producer,
                                                int64_t timeout_ms,
                                                const gpushm_stop* stop,
                                                gpushm_slot** slot,
                                                bool* acquired);
-/* As above, for a slot that `stream` fills: the stream waits until nobody uses it, this call only
- * until each consumer's CPU has seen the item that was in it. The stream must not be captured. */
+/* As above, for a slot that `stream` fills: the stream waits until the slot is free, and this call
+ * blocks only until each consumer's CPU has taken the previous item in it. The stream must not be
+ * captured. */
 GPUSHM_API gpushm_errc gpushm_producer_acquire_on(gpushm_producer* producer,
                                                   void* stream,
                                                   int64_t timeout_ms,
                                                   const gpushm_stop* stop,
                                                   gpushm_slot** slot,
                                                   bool* acquired);
-/* As these two, but does not wait (gpushm_poller): `*slot` if it is done. */
+/* As both calls above, without waiting (gpushm_poller). Sets `*slot` if `*progress` is done. */
 GPUSHM_API gpushm_errc gpushm_producer_watch(gpushm_producer* producer,
                                              gpushm_poller* poller,
                                              uint64_t key,
@@ -122,17 +124,16 @@ GPUSHM_API gpushm_errc gpushm_producer_watch_on(gpushm_producer* producer,
                                                 gpushm_slot** slot,
                                                 gpushm_progress* progress);
 GPUSHM_API gpushm_errc gpushm_slot_get(const gpushm_slot* slot, gpushm_slot_info* info);
-/* The segment that the slot is in, as a handle of its own (gpushm_segment_close). */
+/* Returns the segment that has the slot, as a new handle (gpushm_segment_close). */
 GPUSHM_API gpushm_errc gpushm_slot_memory(const gpushm_slot* slot, gpushm_segment** memory);
-/* `stream`, which must not be captured, does what it is given next when nobody uses the slot any
- * more: for another stream than the one that it was acquired for. GPUSHM_ERRC_TOO_MANY_WAITS after
- * a second. */
+/* Makes `stream`, which must not be captured, wait until the slot is free. For other streams than
+ * the one that the slot was acquired for. GPUSHM_ERRC_TOO_MANY_WAITS after a second. */
 GPUSHM_API gpushm_errc gpushm_slot_wait_on(const gpushm_slot* slot, void* stream);
-/* Publishes the slot, with up to GPUSHM_MAX_ITEM_METADATA_BYTES of metadata: when the stream that
- * it was acquired for has done what it was given before, or now if it was acquired for the CPU. In
- * both cases not before the items that were published before. Does not wait. `*number`, unless it
- * is NULL: the number of the item, from 1: the order of the calls that publish. If it fails, the
- * slot is still acquired, and consumers see nothing of it. */
+/* Publishes the slot, with up to GPUSHM_MAX_ITEM_METADATA_BYTES of metadata: after the work that is
+ * already enqueued on the stream that it was acquired for, or now if it was acquired for the CPU,
+ * and after all previously published items. Does not wait. Sets `*number`, unless it is NULL, to
+ * the number of the item, from 1, in the order of the calls that publish. If it fails, the slot is
+ * still acquired, and consumers do not see the item. */
 GPUSHM_API gpushm_errc gpushm_slot_publish(gpushm_slot* slot,
                                            const void* metadata,
                                            size_t metadata_size,
@@ -140,22 +141,21 @@ GPUSHM_API gpushm_errc gpushm_slot_publish(gpushm_slot* slot,
 /* As above, when `stream`, which must not be captured, has done what it was given before. */
 GPUSHM_API gpushm_errc gpushm_slot_publish_on(
     gpushm_slot* slot, void* stream, const void* metadata, size_t metadata_size, uint64_t* number);
-/* As above, now: what a stream has to write into the slot must be done (synchronize it first). */
+/* As above, now. Precondition: no stream still writes into the slot (synchronize it first). */
 GPUSHM_API gpushm_errc gpushm_slot_publish_now(gpushm_slot* slot,
                                                const void* metadata,
                                                size_t metadata_size,
                                                uint64_t* number);
-/* The slot will not be published. What a stream still writes into it must be ordered before what
- * fills the slot next: abandon it when the stream is done with it. */
+/* Frees the slot without publishing it. Precondition: no stream still writes into it. */
 GPUSHM_API gpushm_errc gpushm_slot_abandon(gpushm_slot* slot);
 
 typedef struct gpushm_producer_stats {
   size_t struct_size;
-  uint64_t announced; /* number of the last item that was handed to a stream or published */
+  uint64_t announced; /* the last item that was published, or enqueued on a stream for that */
   uint64_t published; /* number of the last item that is complete */
   uint32_t consumers;
-  uint32_t dropped;     /* consumers whose words were not valid */
-  bool is_continuation; /* it has continued the channel of another producer */
+  uint32_t dropped;     /* consumers whose timelines were not valid */
+  bool is_continuation; /* it has continued the channel of a previous producer */
 } gpushm_producer_stats;
 GPUSHM_API gpushm_errc gpushm_producer_stats_get(const gpushm_producer* producer,
                                                  gpushm_producer_stats* stats);
@@ -163,62 +163,63 @@ GPUSHM_API gpushm_errc gpushm_producer_stats_get(const gpushm_producer* producer
 typedef enum gpushm_consumer_mode GPUSHM_INT {
   GPUSHM_CONSUMER_BLOCK = 0,  /* gets each item; the producer waits for it */
   GPUSHM_CONSUMER_LATEST = 1, /* gets the newest item; the producer does not wait */
-  /* Shares the work: each item is for one of the consumers of this mode, the one with most room.
-   * The producer waits if each of them has as many as it may hold. */
+  /* Shares the work: each item goes to one of the consumers of this mode, the one with most room.
+   * The producer waits if each of them has as many items as it may hold. */
   GPUSHM_CONSUMER_SHARE = 2
 } gpushm_consumer_mode;
 
 typedef struct gpushm_consumer_options {
   size_t struct_size;
   gpushm_consumer_mode mode;
-  /* Items that it may hold, 1 to GPUSHM_MAX_HELD_ITEMS: for GPUSHM_CONSUMER_LATEST, 0: 1. For
-   * GPUSHM_CONSUMER_SHARE, those that it is given before it has released one, 0: 2. */
+  /* How many items it may hold, 1 to GPUSHM_MAX_HELD_ITEMS. 0: 1 for GPUSHM_CONSUMER_LATEST; 2 for
+   * GPUSHM_CONSUMER_SHARE, where items that it was given count before it takes them. */
   uint32_t held;
   gpushm_string device; /* the GPU that reads, as in gpushm_open_options */
   gpushm_stop* stop;
-  /* How long gpushm_consumer_next waits for the next producer when this one has died, from when the
-   * death is seen, and within its own timeout. 0: it reports the death at once. GPUSHM_FOREVER:
-   * within its own timeout only. Less than 0: GPUSHM_ERRC_INVALID_ARGUMENT. */
+  /* How long gpushm_consumer_next waits for the next producer after it has seen the death of this
+   * one, within its own timeout. 0: it reports the death at once. GPUSHM_FOREVER: limited only by
+   * its timeout. Less than 0: GPUSHM_ERRC_INVALID_ARGUMENT. */
   int64_t resume_ms;
 } gpushm_consumer_options;
 
 /* Joins a channel: starts at the newest item, or at the next one if there is none. Waits for the
  * channel's name and for the producer's reply, at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT:
- * 10,000); no producer replies within 0.
- * GPUSHM_ERRC_NO_SUCH_SEGMENT, GPUSHM_ERRC_QUOTA_EXCEEDED (too many consumers, or too few slots),
- * GPUSHM_ERRC_TIMED_OUT (the producer does not reply). As gpushm_client_open. */
+ * 10,000). No reply comes within 0. GPUSHM_ERRC_NO_SUCH_SEGMENT, GPUSHM_ERRC_QUOTA_EXCEEDED (too
+ * many consumers, or too few slots), GPUSHM_ERRC_TIMED_OUT (the producer does not reply). As
+ * gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_consumer_open(gpushm_client* client,
                                             gpushm_string name,
                                             const gpushm_consumer_options* options,
                                             int64_t timeout_ms,
                                             gpushm_consumer** consumer);
-/* Leaves. Its items are not valid any more. Calls of other threads that wait return as if their
- * `stop` was requested. Waits, at most a second, until streams have released what they were given.
- */
+/* Leaves the channel. Its items are no longer valid. Waiting calls of other threads return as if
+ * their `stop` was requested. Blocks, at most a second, until streams have released their items. */
 GPUSHM_API void gpushm_consumer_close(gpushm_consumer* consumer);
 
-/* Waits for the next item, or for the newest one, at most `timeout_ms`. `*got` is false after the
- * timeout, when `stop` was requested, or at the end (gpushm_consumer_has_ended). One thread at a
- * time takes an item; others wait for their turn, each with its own timeout and `stop`.
- * GPUSHM_ERRC_PEER_DIED: the producer has died, all its good items were read (or, by a consumer of
- * the newest item, are not taken any more), and there was no new producer within `resume_ms` of
- * the options. A later call continues when there is one.
- * GPUSHM_ERRC_TOO_MANY_REQUESTS: it holds as many items as it may. */
+/* Blocks until there is a next item, or a newer one for GPUSHM_CONSUMER_LATEST, at most
+ * `timeout_ms`. `*got` is false after the timeout, when `stop` was requested, and at the end
+ * (gpushm_consumer_has_ended). One thread at a time takes an item; others wait for their turn, each
+ * with its own timeout and `stop`. GPUSHM_ERRC_PEER_DIED: the producer has died, no complete item
+ * of it is left for this consumer, and there was no new producer within `resume_ms` of the options.
+ * A later call continues when there is one. GPUSHM_ERRC_TOO_MANY_REQUESTS: this consumer holds as
+ * many items as it may. */
 GPUSHM_API gpushm_errc gpushm_consumer_next(gpushm_consumer* consumer,
                                             int64_t timeout_ms,
                                             const gpushm_stop* stop,
                                             gpushm_item** item,
                                             bool* got);
-/* As above, but does not wait (gpushm_poller): `*item` if it is done. It blocks at the end, too. */
+/* As above, but without waiting (gpushm_poller). Sets `*item` if `*progress` is done. At the end it
+ * can block as gpushm_consumer_next. */
 GPUSHM_API gpushm_errc gpushm_consumer_watch(gpushm_consumer* consumer,
                                              gpushm_poller* poller,
                                              uint64_t key,
                                              const gpushm_stop* stop,
                                              gpushm_item** item,
                                              gpushm_progress* progress);
-/* As gpushm_consumer_next, for an item that `stream` reads: the stream waits until it is complete,
- * this call only until it is announced. The stream must not be captured. After the stream was
- * synchronised, gpushm_consumer_check tells whether all items were complete. */
+/* As gpushm_consumer_next, for an item that `stream` reads: the stream waits until the item is
+ * complete, and this call blocks only until it is announced. The stream must not be captured.
+ * Synchronize the stream and call gpushm_consumer_check to find out whether all items were
+ * complete. */
 GPUSHM_API gpushm_errc gpushm_consumer_next_on(gpushm_consumer* consumer,
                                                void* stream,
                                                int64_t timeout_ms,
@@ -226,31 +227,31 @@ GPUSHM_API gpushm_errc gpushm_consumer_next_on(gpushm_consumer* consumer,
                                                gpushm_item** item,
                                                bool* got);
 GPUSHM_API gpushm_errc gpushm_item_get(const gpushm_item* item, gpushm_item_info* info);
-/* The segment that the item is in, as a handle of its own (gpushm_segment_close): it stays mapped
- * when the item is released, or the consumer has gone on to other slots. */
+/* Returns the segment that has the slot, as a new handle (gpushm_segment_close). It stays mapped
+ * after the item is released, and after the consumer has continued with other slots. */
 GPUSHM_API gpushm_errc gpushm_item_memory(const gpushm_item* item, gpushm_segment** memory);
-/* `stream`, which must not be captured, does what it is given next when the item is complete: for
- * another stream than the one that it was taken for. GPUSHM_ERRC_TOO_MANY_WAITS after a second. */
+/* Makes `stream`, which must not be captured, wait until the item is complete. For other streams
+ * than the one that the item was taken for. GPUSHM_ERRC_TOO_MANY_WAITS after a second. */
 GPUSHM_API gpushm_errc gpushm_item_wait_on(const gpushm_item* item, void* stream);
-/* The item will not be read any more: when the stream that it was taken for has done what it was
- * given before, or now if it was taken for the CPU. Consumers that get each item, or share the
- * work, may release in another order and on several streams: the producer sees an item released
- * when all items before are. Does not wait. If it fails, the consumer still holds the item. */
+/* Releases the item: after the work that is already enqueued on the stream that it was taken for,
+ * or now if it was taken for the CPU. Items may be released in any order, and on several streams;
+ * the producer sees an item of GPUSHM_CONSUMER_BLOCK or GPUSHM_CONSUMER_SHARE released when all
+ * previous items are. Does not wait. If it fails, the consumer still holds the item. */
 GPUSHM_API gpushm_errc gpushm_item_release(gpushm_item* item);
 /* As above, when `stream`, which must not be captured, has done what it was given before. */
 GPUSHM_API gpushm_errc gpushm_item_release_on(gpushm_item* item, void* stream);
-/* As above, now: what a stream has to read of the item must be done (synchronize it first). */
+/* As above, now. Precondition: no stream still reads the item (synchronize it first). */
 GPUSHM_API gpushm_errc gpushm_item_release_now(gpushm_item* item);
-/* GPUSHM_ERRC_PEER_DIED: the producer died before an item was complete that a stream of this
- * consumer was given: what the stream has done since the last check must not be trusted. Reported
- * once. */
+/* Fails once with GPUSHM_ERRC_PEER_DIED if the producer died before it completed an item that a
+ * stream of this consumer was given: do not use results of that stream since the last check. */
 GPUSHM_API gpushm_errc gpushm_consumer_check(gpushm_consumer* consumer);
 /* The producer has closed the channel, and all items were read. */
 GPUSHM_API bool gpushm_consumer_has_ended(const gpushm_consumer* consumer);
 
-/* ---- for tools: a channel as a process sees it that is not a member ---- */
+/* ---- for tools: a channel, as a process sees it that has not joined it ---- */
 
-/* What was read of a channel and its consumers. Release with gpushm_channel_status_free. */
+/* The state of a channel and its consumers, as it was read. Release with
+ * gpushm_channel_status_free. */
 typedef struct gpushm_channel_status gpushm_channel_status;
 
 typedef struct gpushm_channel_info {
@@ -263,7 +264,7 @@ typedef struct gpushm_channel_info {
   uint64_t published;
   bool has_producer; /* false: it has closed the channel, or has died */
   bool is_closed;    /* the producer has said that there are no more items */
-  bool is_writable;  /* as gpushm_timeline_is_writable, of the producer's words */
+  bool is_writable;  /* as gpushm_timeline_is_writable, for the producer's timelines */
   uint32_t producer_uid;
   int32_t producer_pid; /* as the broker sees it; 0: not visible to it */
 } gpushm_channel_info;
@@ -282,12 +283,12 @@ typedef struct gpushm_channel_consumer_info {
   uint64_t released; /* as `taken`; GPUSHM_CONSUMER_LATEST: 0 */
   uint64_t lag;      /* complete items after the last one that it has released, or after the newest
                       * one that it holds. GPUSHM_CONSUMER_SHARE: given, and not released */
-  uint64_t generation; /* of its words */
+  uint64_t generation; /* of its timelines */
 } gpushm_channel_consumer_info;
 
-/* Reads the state of a channel; several round trips to the broker. Changes nothing. The words of
- * other processes are not checked. GPUSHM_ERRC_NO_SUCH_SEGMENT: no channel of this name has, or
- * had, a producer whose words anybody still has. As gpushm_client_list. */
+/* Reads the state of a channel, in several round trips to the broker. Changes nothing, and does not
+ * check timelines of other processes. GPUSHM_ERRC_NO_SUCH_SEGMENT: no channel of this name has a
+ * producer, or a previous one whose timelines a process still has. As gpushm_client_list. */
 GPUSHM_API gpushm_errc gpushm_channel_status_read(gpushm_client* client,
                                                   gpushm_string name,
                                                   gpushm_channel_status** status);

@@ -31,8 +31,8 @@ inline namespace v1 {
 
 struct channel_options {
   std::uint64_t slot_bytes = 0;  ///< of each slot; must not be 0
-  /// 1 to 1,024; two more than consumers of the newest item can hold together. With 1 there can be
-  /// none of them.
+  /// 1 to 1,024; two more than `latest` consumers can hold together. With 1 there can be no
+  /// `latest` consumer.
   std::uint32_t slots = 4;
   std::string device = "auto";  ///< as in `create_options`
   bool huge_pages = false;      ///< as in `create_options`
@@ -58,9 +58,9 @@ class channel_slot {
   /// A device pointer, or host memory.
   [[nodiscard]] void* data() const noexcept { return info_.data; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return info_.bytes; }
-  /// From 0.
+  /// The number of the slot, from 0.
   [[nodiscard]] std::uint32_t index() const noexcept { return info_.index; }
-  /// The segment that it is in.
+  /// The segment that has the slot.
   [[nodiscard]] segment memory() const {
     gpushm_segment* result = nullptr;
     glue::check(gpushm_slot_memory(handle_.get(), &result));
@@ -75,15 +75,14 @@ class channel_slot {
     return info.is_free;
   }
 
-  /// `stream`, which must not be captured, does what it is given next when nobody uses the slot any
-  /// more: for another stream than the one that it was acquired for. Throws too_many_waits after a
-  /// second.
+  /// Makes `stream`, which must not be captured, wait until the slot is free. For other streams
+  /// than the one that the slot was acquired for. Throws too_many_waits after a second.
   void wait_on(void* stream) const { glue::check(gpushm_slot_wait_on(handle_.get(), stream)); }
-  /// Publishes the slot, with up to 256 bytes of metadata: when the stream that it was acquired for
-  /// has done what it was given before, or now if it was acquired for the CPU; not before the items
-  /// that were published before. Returns the number of the item, from 1. Does not wait. Throws
-  /// `error`: invalid_argument, message_too_large, driver_error: then it is still acquired, and
-  /// consumers see nothing of it.
+  /// Publishes the slot, with up to 256 bytes of metadata: after the work that is already enqueued
+  /// on the stream that it was acquired for, or now if it was acquired for the CPU, and after all
+  /// previously published items. Returns the number of the item, from 1. Does not wait. Throws
+  /// `error`: invalid_argument, message_too_large, driver_error: the slot is then still acquired,
+  /// and consumers do not see the item.
   std::uint64_t publish(std::span<const std::byte> metadata = {}) {
     return publish_by(&gpushm_slot_publish, metadata);
   }
@@ -95,11 +94,11 @@ class channel_slot {
         },
         metadata);
   }
-  /// As above, now: what a stream has to write into the slot must be done.
+  /// As above, now. Precondition: no stream still writes into the slot.
   std::uint64_t publish_now(std::span<const std::byte> metadata = {}) {
     return publish_by(&gpushm_slot_publish_now, metadata);
   }
-  /// The slot will not be published. Call it when no stream writes into it any more.
+  /// Frees the slot without publishing it. Precondition: no stream still writes into it.
   void abandon() {
     glue::check(gpushm_slot_abandon(handle_.get()));
     static_cast<void>(handle_.release());
@@ -119,11 +118,12 @@ class channel_slot {
 };
 
 struct producer_stats {
-  std::uint64_t announced = 0;  ///< the last item that was published, or given to a stream for it
+  std::uint64_t announced =
+      0;  ///< the last item that was published, or enqueued on a stream for that
   std::uint64_t published = 0;  ///< the last item that is complete
   std::uint32_t consumers = 0;
-  std::uint32_t dropped = 0;     ///< consumers whose words were not valid
-  bool is_continuation = false;  ///< it has continued the channel of another producer
+  std::uint32_t dropped = 0;     ///< consumers whose timelines were not valid
+  bool is_continuation = false;  ///< it has continued the channel of a previous producer
 };
 
 /// The process that fills a channel. Move-only; a moved-from or default-constructed object is
@@ -133,11 +133,12 @@ struct producer_stats {
 class channel_producer {
  public:
   channel_producer() noexcept = default;
-  /// Creates a channel, or continues one whose producer has died: its slots must have the same
-  /// size and number; its members go on with the first item of this producer. After a producer that
-  /// has closed the channel, this one has other slots, and its consumers are not members. Waits, at
-  /// most as long as for a request, until the words of a dead producer have ended. Throws `error`:
-  /// already_exists (it has a producer), size_mismatch, cancelled, and as `client::create`.
+  /// Creates a channel, or continues one whose producer has died: the slots must have the same size
+  /// and number, and the consumers continue with the first item of this producer. If the previous
+  /// producer closed the channel, this one gets new slots and starts without consumers. Blocks
+  /// until the timelines of a dead producer have ended, at most as long as for a request. Throws
+  /// `error`: already_exists (the channel has a producer), size_mismatch, cancelled, and as
+  /// `client::create`.
   [[nodiscard]] static channel_producer create(const client& by,
                                                std::string_view name,
                                                const channel_options& options) {
@@ -155,15 +156,15 @@ class channel_producer {
     return result;
   }
 
-  /// Waits for a slot that nobody uses any more, at most `timeout`; nothing after that, or when
-  /// `stop` was requested. Several may be acquired at once.
+  /// Blocks until a slot is free. Returns nullopt after `timeout`, or when `stop` was requested.
+  /// Several slots may be acquired at once.
   [[nodiscard]] std::optional<channel_slot> acquire(std::chrono::milliseconds timeout,
                                                     const std::stop_token& stop = {}) {
     return acquire_by(&gpushm_producer_acquire, timeout, stop);
   }
-  /// As above, for a slot that `stream` fills: the stream waits until nobody uses it; this call
-  /// waits only until each consumer's CPU has seen the item that was in it. Throws too_many_waits,
-  /// driver_error.
+  /// As above, for a slot that `stream` fills: the stream waits until the slot is free, and this
+  /// call blocks only until each consumer's CPU has taken the previous item in it. Throws
+  /// too_many_waits, driver_error.
   [[nodiscard]] std::optional<channel_slot> acquire(void* stream,
                                                     std::chrono::milliseconds timeout,
                                                     const std::stop_token& stop = {}) {
@@ -179,11 +180,11 @@ class channel_producer {
     glue::check(gpushm_producer_stats_get(handle_.get(), &got));
     return {got.announced, got.published, got.consumers, got.dropped, got.is_continuation};
   }
-  /// Ends the channel, as the destructor does: consumers get the items that are published (those of
-  /// the newest item the newest one), and then the end. Slots are abandoned. Waits, at most a
-  /// second, until streams have published what they were given. If this producer has continued a
-  /// channel, waits, at most a second, until each member has asked for its items; for one that has
-  /// not, they stay as long as the client.
+  /// Ends the channel, as the destructor does: consumers get the published items (`latest`
+  /// consumers the newest one), and then the end. Abandons acquired slots. Blocks, at most a
+  /// second, until streams have published their items. If this producer has continued a channel,
+  /// blocks, at most a second, until each consumer has opened it; the items for the others stay as
+  /// long as the client.
   void reset() noexcept { handle_.reset(); }
 
  private:
@@ -208,24 +209,24 @@ class channel_producer {
 enum class consumer_mode : std::uint8_t {
   block = GPUSHM_CONSUMER_BLOCK,    ///< each item; the producer waits for it
   latest = GPUSHM_CONSUMER_LATEST,  ///< the newest item; the producer does not wait
-  /// Shares the work: each item is for one of the consumers of this mode, the one with most room.
-  /// What one of them has not released when it ends is given to another one, if there is one. The
-  /// producer waits if each of them has as many items as it may hold.
+  /// Shares the work: each item goes to one of the consumers of this mode, the one with most room.
+  /// When one of them ends, its unreleased items go to another one, if any. The producer waits if
+  /// each of them has as many items as it may hold.
   share = GPUSHM_CONSUMER_SHARE,
 };
 
 struct consumer_options {
   consumer_mode mode = consumer_mode::block;
-  /// Items that it may hold, 1 to 16: for `latest`, 0: 1; for `share`, those that it is given
-  /// before it has released one, 0: 2.
+  /// How many items it may hold, 1 to 16. 0: 1 for `latest`; 2 for `share`, where items that it was
+  /// given count before it takes them.
   std::uint32_t held = 0;
   std::string device = {};  ///< the GPU that reads, as in `open_options`
-  /// For the channel's name, and for the producer's reply: no producer replies within zero.
+  /// Limits the waits for the channel's name and for the producer's reply, which never comes within
+  /// zero.
   std::chrono::milliseconds timeout{10'000};
   std::stop_token stop = {};
-  /// How long `next` waits for the next producer when this one has died, from when it sees that,
-  /// and within its own timeout. 0: it reports the death at once. `forever`: within its timeout
-  /// only.
+  /// How long `next` waits for the next producer after it has seen the death of this one, within
+  /// its own timeout. 0: it reports the death at once. `forever`: limited only by its timeout.
   std::chrono::milliseconds resume{0};
 };
 
@@ -246,23 +247,25 @@ class channel_item {
   explicit operator bool() const noexcept { return handle_ != nullptr; }
   /// A device pointer, or host memory.
   [[nodiscard]] const void* data() const noexcept { return info_.data; }
-  /// Of the slot.
+  /// The size of the slot.
   [[nodiscard]] std::uint64_t bytes() const noexcept { return info_.bytes; }
-  /// From 1; numbers grow, but for items that a dead consumer of the mode `share` had.
+  /// The number of the item, from 1. Numbers grow, except for items that a dead `share` consumer
+  /// had.
   [[nodiscard]] std::uint64_t number() const noexcept { return info_.number; }
-  /// Numbers since the previous item, or since it has joined, that this consumer did not get: items
-  /// that were replaced by newer ones, and those that a dead producer has announced and not
-  /// completed. Of `share`: 0.
+  /// How many numbers this consumer did not get since its previous item, or since it joined: items
+  /// that newer ones replaced, and items that a dead producer announced and did not complete. 0 for
+  /// `share`.
   [[nodiscard]] std::uint64_t skipped() const noexcept { return info_.skipped; }
-  /// Of the slot, from 0.
+  /// The number of the slot, from 0.
   [[nodiscard]] std::uint32_t index() const noexcept { return info_.index; }
-  /// As long as the item is not released, and its consumer not closed.
+  /// The metadata. Valid until the item is released or its consumer is closed.
   [[nodiscard]] std::span<const std::byte> metadata() const noexcept {
     return handle_ == nullptr
                ? std::span<const std::byte>()
                : std::span(static_cast<const std::byte*>(info_.metadata), info_.metadata_size);
   }
-  /// The segment that it is in: mapped as long as that object, also when the item is released.
+  /// The segment that has the slot. It stays mapped as long as the returned object, even after the
+  /// item is released.
   [[nodiscard]] segment memory() const {
     gpushm_segment* result = nullptr;
     glue::check(gpushm_item_memory(handle_.get(), &result));
@@ -277,19 +280,19 @@ class channel_item {
     return info.is_complete;
   }
 
-  /// `stream`, which must not be captured, does what it is given next when the item is complete:
-  /// for another stream than the one that it was taken for. Throws too_many_waits after a second.
+  /// Makes `stream`, which must not be captured, wait until the item is complete. For other streams
+  /// than the one that the item was taken for. Throws too_many_waits after a second.
   void wait_on(void* stream) const { glue::check(gpushm_item_wait_on(handle_.get(), stream)); }
-  /// The item will not be read any more: when the stream that it was taken for has done what it was
-  /// given before, or now if it was taken for the CPU. Items may be released in another order than
-  /// they came, and on several streams. Does not wait. Throws `error`: invalid_argument,
-  /// driver_error: then it is still held.
+  /// Releases the item: after the work that is already enqueued on the stream that it was taken
+  /// for, or now if it was taken for the CPU. Items may be released in any order, and on several
+  /// streams. Does not wait. Throws `error`: invalid_argument, driver_error: the item is then still
+  /// held.
   void release() { release_by(&gpushm_item_release); }
   /// As above, when `stream`, which must not be captured, has done what it was given before.
   void release_on(void* stream) {
     release_by([stream](auto* item) { return gpushm_item_release_on(item, stream); });
   }
-  /// As above, now: what a stream has to read of the item must be done.
+  /// As above, now. Precondition: no stream still reads the item.
   void release_now() { release_by(&gpushm_item_release_now); }
 
  private:
@@ -331,18 +334,18 @@ class channel_consumer {
     return result;
   }
 
-  /// Waits for the next item, or for the newest one, at most `timeout`; nothing after that, when
-  /// `stop` was requested, or at the end (`has_ended`). Throws `error`: peer_died (the producer has
-  /// died, all its complete items were read (or, by `latest`, are not taken any more), and there
-  /// was no new producer within `consumer_options::resume`; a later call continues when there is
-  /// one), too_many_requests (it holds as many items as it may).
+  /// Blocks until there is a next item, or a newer one for `latest`. Returns nullopt after
+  /// `timeout`, when `stop` was requested, and at the end (`has_ended`). Throws `error`: peer_died
+  /// (the producer has died, no complete item of it is left for this consumer, and there was no new
+  /// producer within `consumer_options::resume`; a later call continues when there is one),
+  /// too_many_requests (this consumer holds as many items as it may).
   [[nodiscard]] std::optional<channel_item> next(std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop = {}) {
     return next_by(&gpushm_consumer_next, timeout, stop);
   }
-  /// As above, for an item that `stream` reads: the stream waits until it is complete; this call
-  /// waits only until it is announced. After the stream was synchronized, `check` tells whether all
-  /// items were complete. Throws too_many_waits, driver_error.
+  /// As above, for an item that `stream` reads: the stream waits until the item is complete, and
+  /// this call blocks only until it is announced. Synchronize the stream and call `check` to find
+  /// out whether all items were complete. Throws too_many_waits, driver_error.
   [[nodiscard]] std::optional<channel_item> next(void* stream,
                                                  std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop = {}) {
@@ -353,14 +356,14 @@ class channel_consumer {
         timeout,
         stop);
   }
-  /// Throws `errc::peer_died` if the producer died before an item was complete that a stream of
-  /// this consumer was given: what the stream has done since the last check must not be trusted.
-  /// Reports it once.
+  /// Throws `errc::peer_died` if the producer died before it completed an item that a stream of
+  /// this consumer was given: results of that stream since the last check must not be used. Reports
+  /// it once.
   void check() { glue::check(gpushm_consumer_check(handle_.get())); }
   /// The producer has closed the channel, and all items were read.
   [[nodiscard]] bool has_ended() const noexcept { return gpushm_consumer_has_ended(handle_.get()); }
-  /// Leaves, as the destructor does; its items are not valid any more. Waits, at most a second,
-  /// until streams have released what they were given.
+  /// Leaves the channel, as the destructor does. Its items are no longer valid. Blocks, at most a
+  /// second, until streams have released their items.
   void reset() noexcept { handle_.reset(); }
 
  private:
@@ -381,26 +384,26 @@ class channel_consumer {
   std::unique_ptr<gpushm_consumer, glue::deleter<&gpushm_consumer_close>> handle_;
 };
 
-/// A consumer of a channel, as a process sees it that is not a member.
+/// A consumer of a channel, as a process sees it that has not joined the channel.
 struct channel_consumer_status {
   consumer_mode mode = consumer_mode::block;
-  std::uint32_t may_hold = 0;  ///< items; of `block`: 0
+  std::uint32_t may_hold = 0;  ///< items; 0 for `block`
   std::uint32_t holds = 0;     ///< items that it has taken and not released
   bool is_admitted = false;    ///< the producer has admitted it
   std::uint32_t uid = 0;       ///< as the broker sees it
   std::int32_t pid = 0;        ///< as the broker sees it; 0: not visible to it
   std::uint64_t start = 0;     ///< its first item; 0: not admitted
-  /// The newest item that it has taken, or holds if it is `latest`; 0: none. Of `share`: how
-  /// many it was given.
+  /// The newest item that it has taken, or holds if it is `latest`; 0: none. For `share`: how many
+  /// it was given.
   std::uint64_t taken = 0;
-  std::uint64_t released = 0;  ///< as `taken`; of `latest`: 0
-  /// Complete items after the last one that it has released, or after the newest one that it holds.
-  /// Of `share`: given, and not released.
+  std::uint64_t released = 0;  ///< as `taken`; 0 for `latest`
+  /// How many items are complete after the last one that it has released, or after the newest one
+  /// that it holds. For `share`: how many it was given and has not released.
   std::uint64_t lag = 0;
-  gpushm::generation generation = 0;  ///< of its words
+  gpushm::generation generation = 0;  ///< of its timelines
 };
 
-/// A channel, as a process sees it that is not a member: for tools.
+/// A channel, as a process sees it that has not joined it: for tools.
 struct channel_status {
   std::uint32_t slots = 0;
   std::uint64_t slot_bytes = 0;
@@ -409,14 +412,15 @@ struct channel_status {
   std::uint64_t published = 0;
   bool has_producer = false;  ///< false: it has closed the channel, or has died
   bool is_closed = false;     ///< the producer has said that there are no more items
-  bool is_writable = false;   ///< as `timeline::is_writable`, of the producer's words
+  bool is_writable = false;   ///< as `timeline::is_writable`, for the producer's timelines
   std::uint32_t producer_uid = 0;
   std::int32_t producer_pid = 0;  ///< as the broker sees it; 0: not visible to it
   std::vector<channel_consumer_status> consumers;
 
-  /// Reads the state of a channel; several round trips to the broker. Changes nothing, and does not
-  /// check the words of other processes. Throws `error`: no_such_segment (no channel of this name
-  /// has, or had, a producer whose words anybody still has), and as `client::list`.
+  /// Reads the state of a channel, in several round trips to the broker. Changes nothing, and does
+  /// not check timelines of other processes. Throws `error`: no_such_segment (no channel of this
+  /// name has a producer, or a previous one whose timelines a process still has), and as
+  /// `client::list`.
   [[nodiscard]] static channel_status read(const client& by, std::string_view name) {
     gpushm_channel_status* read = nullptr;
     glue::check(gpushm_channel_status_read(by.handle(), glue::text(name), &read));
