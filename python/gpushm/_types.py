@@ -116,7 +116,7 @@ class ProducerStats(NamedTuple):
     #: Number of the last item that is complete.
     published: int
     consumers: int
-    #: Consumers whose words were not valid.
+    #: Consumers whose timelines were not valid.
     dropped: int
     #: It has continued the channel of another producer.
     is_continuation: bool
