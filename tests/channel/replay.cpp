@@ -160,7 +160,8 @@ class replay {
   void acquire(std::uint32_t slot) {
     const auto choice = now().table->choose();
     require(choice.has_value() && !now().acquired.contains(slot), "no slot");
-    // Between its choice and its claim, a consumer of the newest may have released an older slot.
+    // Between its choice and its acquisition, a consumer of the newest may have released an older
+    // slot.
     const auto wanted =
         choice->slot == slot ? choice : std::optional(producer_table::choice{slot, 0});
     if (!now().table->acquire(*wanted)) {

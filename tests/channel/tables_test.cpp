@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of a channel's members: several claimed slots, what death leaves behind, and members
-// that store what is not possible. Runs of whole channels: replay.cpp.
+// The tables of a channel's consumers: several acquired slots, what death leaves behind, and
+// members that store what is not possible. Runs of whole channels: replay.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -179,7 +179,7 @@ TEST(channel_tables, number_items_in_the_order_of_their_publication) {
   const auto third = from.acquire();
   EXPECT_THAT((std::vector{first.slot, second.slot, third.slot}),
               testing::UnorderedElementsAre(0, 1, 2));
-  EXPECT_FALSE(from.table.choose()) << "all are claimed";
+  EXPECT_FALSE(from.table.choose()) << "all are acquired";
   EXPECT_EQ(from.announce(second), 1);
   EXPECT_EQ(from.announce(third), 2);
   from.table.abandon(first);
@@ -191,7 +191,7 @@ TEST(channel_tables, number_items_in_the_order_of_their_publication) {
   EXPECT_EQ(from.table.choose()->slot, first.slot) << "it has no item";
 }
 
-TEST(channel_tables, keep_the_newest_item_when_several_slots_are_claimed) {
+TEST(channel_tables, keep_the_newest_item_when_several_slots_are_acquired) {
   producer from(4);
   consumer latest(consumer_mode::latest, 1);
   from.join(latest, 1);
@@ -208,8 +208,8 @@ TEST(channel_tables, keep_the_newest_item_when_several_slots_are_claimed) {
   EXPECT_EQ(take(latest), 2);
 }
 
-/// A claimed slot has no number yet: a joiner starts at the newest item that is in one.
-TEST(channel_tables, let_others_join_while_slots_are_claimed) {
+/// An acquired slot has no number yet: a joiner starts at the newest item that is in one.
+TEST(channel_tables, let_others_join_while_slots_are_acquired) {
   producer from(3);
   from.publish_one();
   const auto first = from.acquire();
@@ -241,7 +241,7 @@ TEST(channel_tables, take_back_what_a_stream_has_refused) {
   ASSERT_EQ(block.table.take(item), outcome::taken);
   EXPECT_EQ(item.slot, second.slot);
   EXPECT_EQ(take(share), 1);
-  EXPECT_FALSE(from.table.choose()) << "the first one is still claimed";
+  EXPECT_FALSE(from.table.choose()) << "the first one is still acquired";
   EXPECT_EQ(from.announce(first), 2);
 }
 
@@ -278,9 +278,9 @@ TEST(channel_tables, end_at_the_last_item_that_was_announced_and_published) {
   EXPECT_EQ(latest.table.take(item), outcome::ended);
 }
 
-/// Each claimed slot of a dead producer may have the item that a `held` word names: it has died
+/// Each acquired slot of a dead producer may have the item that a `held` word names: it has died
 /// before it read those words again.
-TEST(channel_tables, continue_without_slots_that_a_dead_producer_had_claimed_and_others_hold) {
+TEST(channel_tables, continue_without_slots_that_a_dead_producer_had_acquired_and_others_hold) {
   producer previous(6);
   consumer latest(consumer_mode::latest, 2);
   previous.join(latest, 1);
