@@ -17,26 +17,19 @@
 namespace gpushm {
 inline namespace v1 {
 
-/// Limits of one broker, with the documented defaults (docs/protocol.md, "Limits").
+/// Limits of one broker, with the documented defaults. As `gpushm_broker_limits`.
 struct broker_limits {
-  std::uint32_t max_segments = 65'536;  ///< slots of the state table
+  std::uint32_t max_segments = 65'536;
   std::uint32_t max_connections = 4'096;
-  std::uint64_t quota_bytes = 0;  ///< of the host's memory, and of each GPU's; 0: no limit
-  /// The same of one principal (docs/threat-model.md): a pod, a container, or a uid.
+  std::uint64_t quota_bytes = 0;
   std::uint64_t quota_bytes_per_principal = 0;
-  /// Memory of this process that clients can make the broker use: records of segments, metadata,
-  /// connections, unread responses. 0: half of what the process may use (its control group, the
-  /// machine), 16 MiB to 1 GiB.
   std::uint64_t memory_bytes = 0;
-  std::uint32_t max_pending_opens = 4'096;  ///< opens of one connection that wait for their names
-  std::uint32_t reserved_descriptors = 64;  ///< kept free for the broker itself
-  std::uint64_t max_descriptors = 0;       ///< 0: what the process may open, less the reserved ones
-  std::uint32_t hello_timeout_ms = 5'000;  ///< a connection without a hello by then is closed
-  std::uint32_t send_timeout_ms = 5'000;   ///< a peer that does not read is dropped
-  std::uint32_t max_inflight_descriptors = 1'012;  ///< sent to one peer and not yet read by it
-  /// How long leases of a dead process are kept if there is no fence or it is not proven, and those
-  /// of a process that executed another program: GPU work of a dead process was observed to write
-  /// for up to 2.5 s (docs/sharing.md, "The fence").
+  std::uint32_t max_pending_opens = 4'096;
+  std::uint32_t reserved_descriptors = 64;
+  std::uint64_t max_descriptors = 0;
+  std::uint32_t hello_timeout_ms = 5'000;
+  std::uint32_t send_timeout_ms = 5'000;
+  std::uint32_t max_inflight_descriptors = 1'012;
   std::uint32_t fence_delay_ms = 5'000;
 };
 
@@ -87,21 +80,16 @@ class broker_budget {
   std::unique_ptr<gpushm_broker_budget, glue::deleter<&gpushm_broker_budget_free>> handle_;
 };
 
+/// The members are those of `gpushm_broker_options`.
 struct broker_options {
-  std::string socket_path = {};  ///< empty: as `gpushm serve` (docs/cli.md)
-  /// The file whose lock keeps other brokers off the socket; empty: `<socket_path>.lock`. A process
-  /// that can open it, even for reading only, can hold the lock: if clients have the socket's
-  /// directory mounted, use a file that they cannot see.
+  std::string socket_path = {};
   std::string lock_path = {};
   std::string domain = "default";
-  mode_t mode = 0660;  ///< of the socket; 0: 0660, too
+  mode_t mode = 0660;
   std::optional<gid_t> group = {};
   broker_limits limits = {};
-  /// Null: not shared with other brokers of this process.
   std::shared_ptr<const broker_budget> shared = {};
-  /// Raise this process's soft limit of open files to its hard limit, to fit more segments.
   bool raise_descriptor_limit = false;
-  /// Also accept unnamed tmpfs files as GPU chunks, as the fake driver of the tests creates.
   bool accept_fake_chunks = false;
 };
 
@@ -127,23 +115,19 @@ inline constexpr std::array<std::uint64_t, GPUSHM_OPEN_LATENCY_BOUNDS> open_late
     5'000'000'000,
     10'000'000'000};
 
-/// Metrics: current contents of a broker, and counters since its start.
+/// Metrics: current contents of a broker, and counters since its start. As
+/// `gpushm_broker_statistics`; `open_failures` has the codes that occurred.
 struct broker_statistics {
   std::uint64_t segments = 0;
   std::uint64_t allocated_bytes = 0;
   std::uint64_t leases = 0;
   std::uint64_t connections = 0;
-  /// Ended without a goodbye message; their leases wait for the fence (docs/sharing.md).
   std::uint64_t ending_connections = 0;
-  std::uint64_t unfenced = 0;  ///< segments for which an operator dropped such leases
+  std::uint64_t unfenced = 0;
   std::uint64_t waiting_opens = 0;
-  std::uint64_t opens = 0;         ///< that returned a segment
-  std::uint64_t cached_opens = 0;  ///< served by a client's import cache, as reported by clients
-  /// Refused by the broker, or failed afterwards in a client, as reported by it.
+  std::uint64_t opens = 0;
+  std::uint64_t cached_opens = 0;
   std::map<errc, std::uint64_t> open_failures;
-  /// Histogram of opens: each bucket counts those above the previous bound, up to and including its
-  /// own, as measured by clients from the call to the mapping, including the wait for the name; the
-  /// last bucket has no upper bound.
   std::array<std::uint64_t, open_latency_bounds_ns.size() + 1> open_latency{};
   std::uint64_t open_latency_sum_ns = 0;
 };
@@ -159,8 +143,7 @@ struct broker_statistics {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe, except `statistics`.
 class broker {
  public:
-  /// Blocks until clients can connect. Throws `error`: address_in_use, permission_denied,
-  /// invalid_argument, system_error.
+  /// Blocks until clients can connect. As `gpushm_broker_start`.
   [[nodiscard]] static broker start(const broker_options& options) {
     auto limits = glue::sized<gpushm_broker_limits>();
     glue::copy_limits(options.limits, limits);

@@ -102,7 +102,7 @@ GPUSHM_API gpushm_errc gpushm_producer_acquire(gpushm_producer* producer,
                                                bool* acquired);
 /* As above, for a slot that `stream` fills: the stream waits until the slot is free, and this call
  * blocks only until each consumer's CPU has taken the previous item in it. The stream must not be
- * captured. */
+ * captured. GPUSHM_ERRC_TOO_MANY_WAITS, GPUSHM_ERRC_DRIVER_ERROR. */
 GPUSHM_API gpushm_errc gpushm_producer_acquire_on(gpushm_producer* producer,
                                                   void* stream,
                                                   int64_t timeout_ms,
@@ -133,7 +133,8 @@ GPUSHM_API gpushm_errc gpushm_slot_wait_on(const gpushm_slot* slot, void* stream
  * already enqueued on the stream that it was acquired for, or now if it was acquired for the CPU,
  * and after all previously published items. Does not wait. Sets `*number`, unless it is NULL, to
  * the number of the item, from 1, in the order of the calls that publish. If it fails, the slot is
- * still acquired, and consumers do not see the item. */
+ * still acquired, and consumers do not see the item: GPUSHM_ERRC_MESSAGE_TOO_LARGE,
+ * GPUSHM_ERRC_DRIVER_ERROR. */
 GPUSHM_API gpushm_errc gpushm_slot_publish(gpushm_slot* slot,
                                            const void* metadata,
                                            size_t metadata_size,
@@ -164,6 +165,7 @@ typedef enum gpushm_consumer_mode GPUSHM_INT {
   GPUSHM_CONSUMER_BLOCK = 0,  /* gets each item; the producer waits for it */
   GPUSHM_CONSUMER_LATEST = 1, /* gets the newest item; the producer does not wait */
   /* Shares the work: each item goes to one of the consumers of this mode, the one with most room.
+   * What one of them has not released when it ends is given to another one, if one exists.
    * The producer waits if each of them has as many items as it may hold. */
   GPUSHM_CONSUMER_SHARE = 2
 } gpushm_consumer_mode;
@@ -219,7 +221,7 @@ GPUSHM_API gpushm_errc gpushm_consumer_watch(gpushm_consumer* consumer,
 /* As gpushm_consumer_next, for an item that `stream` reads: the stream waits until the item is
  * complete, and this call blocks only until it is announced. The stream must not be captured.
  * Synchronize the stream and call gpushm_consumer_check to find out whether all items were
- * complete. */
+ * complete. GPUSHM_ERRC_TOO_MANY_WAITS, GPUSHM_ERRC_DRIVER_ERROR. */
 GPUSHM_API gpushm_errc gpushm_consumer_next_on(gpushm_consumer* consumer,
                                                void* stream,
                                                int64_t timeout_ms,
@@ -236,7 +238,8 @@ GPUSHM_API gpushm_errc gpushm_item_wait_on(const gpushm_item* item, void* stream
 /* Releases the item: after the work that is already enqueued on the stream that it was taken for,
  * or now if it was taken for the CPU. Items may be released in any order, and on several streams;
  * the producer sees an item of GPUSHM_CONSUMER_BLOCK or GPUSHM_CONSUMER_SHARE released when all
- * previous items are. Does not wait. If it fails, the consumer still holds the item. */
+ * previous items are. Does not wait. If it fails (GPUSHM_ERRC_DRIVER_ERROR), the
+ * consumer still holds the item. */
 GPUSHM_API gpushm_errc gpushm_item_release(gpushm_item* item);
 /* As above, when `stream`, which must not be captured, has done what it was given before. */
 GPUSHM_API gpushm_errc gpushm_item_release_on(gpushm_item* item, void* stream);

@@ -29,14 +29,12 @@ inline namespace v1 {
 /// Calls with a stream enqueue what they do; those without one use the CPU. Both can be mixed.
 /// `stream` is a CUstream or a cudaStream_t.
 
+/// The members are those of `gpushm_channel_options`.
 struct channel_options {
-  std::uint64_t slot_bytes = 0;  ///< of each slot; must not be 0
-  /// 1 to 1,024; two more than `latest` consumers can hold together. With 1 there can be no
-  /// `latest` consumer.
+  std::uint64_t slot_bytes = 0;
   std::uint32_t slots = 4;
-  std::string device = "auto";  ///< as in `create_options`
-  bool huge_pages = false;      ///< as in `create_options`
-  /// Cancels the waits for a dead producer with `errc::cancelled`.
+  std::string device = "auto";
+  bool huge_pages = false;
   std::stop_token stop = {};
 };
 
@@ -75,18 +73,13 @@ class channel_slot {
     return info.is_free;
   }
 
-  /// Makes `stream`, which must not be captured, wait until the slot is free. For other streams
-  /// than the one that the slot was acquired for. Throws too_many_waits after a second.
+  /// Makes `stream` wait until the slot is free. As `gpushm_slot_wait_on`.
   void wait_on(void* stream) const { glue::check(gpushm_slot_wait_on(handle_.get(), stream)); }
-  /// Publishes the slot, with up to 256 bytes of metadata: after the work that is already enqueued
-  /// on the stream that it was acquired for, or now if it was acquired for the CPU, and after all
-  /// previously published items. Returns the number of the item, from 1. Does not wait. Throws
-  /// `error`: invalid_argument, message_too_large, driver_error: the slot is then still acquired,
-  /// and consumers do not see the item.
+  /// Publishes the slot, and returns the number of the item. As `gpushm_slot_publish`.
   std::uint64_t publish(std::span<const std::byte> metadata = {}) {
     return publish_by(&gpushm_slot_publish, metadata);
   }
-  /// As above, when `stream`, which must not be captured, has done what it was given before.
+  /// Publishes it when `stream` has done its work. As `gpushm_slot_publish_on`.
   std::uint64_t publish_on(void* stream, std::span<const std::byte> metadata = {}) {
     return publish_by(
         [stream](auto* slot, auto... rest) {
@@ -94,11 +87,11 @@ class channel_slot {
         },
         metadata);
   }
-  /// As above, now. Precondition: no stream still writes into the slot.
+  /// Publishes it now. As `gpushm_slot_publish_now`.
   std::uint64_t publish_now(std::span<const std::byte> metadata = {}) {
     return publish_by(&gpushm_slot_publish_now, metadata);
   }
-  /// Frees the slot without publishing it. Precondition: no stream still writes into it.
+  /// Frees the slot without publishing it. As `gpushm_slot_abandon`.
   void abandon() {
     glue::check(gpushm_slot_abandon(handle_.get()));
     static_cast<void>(handle_.release());
@@ -117,13 +110,13 @@ class channel_slot {
   gpushm_slot_info info_{};
 };
 
+/// The members are those of `gpushm_producer_stats`.
 struct producer_stats {
-  std::uint64_t announced =
-      0;  ///< the last item that was published, or enqueued on a stream for that
-  std::uint64_t published = 0;  ///< the last item that is complete
+  std::uint64_t announced = 0;
+  std::uint64_t published = 0;
   std::uint32_t consumers = 0;
-  std::uint32_t dropped = 0;     ///< consumers whose timelines were not valid
-  bool is_continuation = false;  ///< it has continued the channel of a previous producer
+  std::uint32_t dropped = 0;
+  bool is_continuation = false;
 };
 
 /// The process that fills a channel. Move-only; a moved-from or default-constructed object is
@@ -133,12 +126,7 @@ struct producer_stats {
 class channel_producer {
  public:
   channel_producer() noexcept = default;
-  /// Creates a channel, or continues one whose producer has died: the slots must have the same size
-  /// and number, and the consumers continue with the first item of this producer. If the previous
-  /// producer closed the channel, this one gets new slots and starts without consumers. Blocks
-  /// until the timelines of a dead producer have ended, at most as long as for a request. Throws
-  /// `error`: already_exists (the channel has a producer), size_mismatch, cancelled, and as
-  /// `client::create`.
+  /// Creates a channel, or continues one whose producer has died. As `gpushm_producer_create`.
   [[nodiscard]] static channel_producer create(const client& by,
                                                std::string_view name,
                                                const channel_options& options) {
@@ -156,15 +144,13 @@ class channel_producer {
     return result;
   }
 
-  /// Blocks until a slot is free. Returns nullopt after `timeout`, or when `stop` was requested.
-  /// Several slots may be acquired at once.
+  /// Blocks until a slot is free. Returns nullopt after `timeout`, or when `stop`
+  /// was requested. As `gpushm_producer_acquire`.
   [[nodiscard]] std::optional<channel_slot> acquire(std::chrono::milliseconds timeout,
                                                     const std::stop_token& stop = {}) {
     return acquire_by(&gpushm_producer_acquire, timeout, stop);
   }
-  /// As above, for a slot that `stream` fills: the stream waits until the slot is free, and this
-  /// call blocks only until each consumer's CPU has taken the previous item in it. Throws
-  /// too_many_waits, driver_error.
+  /// The same for a slot that `stream` fills. As `gpushm_producer_acquire_on`.
   [[nodiscard]] std::optional<channel_slot> acquire(void* stream,
                                                     std::chrono::milliseconds timeout,
                                                     const std::stop_token& stop = {}) {
@@ -180,11 +166,7 @@ class channel_producer {
     glue::check(gpushm_producer_stats_get(handle_.get(), &got));
     return {got.announced, got.published, got.consumers, got.dropped, got.is_continuation};
   }
-  /// Ends the channel, as the destructor does: consumers get the published items (`latest`
-  /// consumers the newest one), and then the end. Abandons acquired slots. Blocks, at most a
-  /// second, until streams have published their items. If this producer has continued a channel,
-  /// blocks, at most a second, until each consumer has opened it; the items for the others stay as
-  /// long as the client.
+  /// Ends the channel, as the destructor does. As `gpushm_producer_close`.
   void reset() noexcept { handle_.reset(); }
 
  private:
@@ -209,25 +191,17 @@ class channel_producer {
 enum class consumer_mode : std::uint8_t {
   block = GPUSHM_CONSUMER_BLOCK,    ///< each item; the producer waits for it
   latest = GPUSHM_CONSUMER_LATEST,  ///< the newest item; the producer does not wait
-  /// Shares the work: each item goes to one of the consumers of this mode, the one with most room.
-  /// When one of them ends, its unreleased items go to another one, if any. The producer waits if
-  /// each of them has as many items as it may hold.
-  share = GPUSHM_CONSUMER_SHARE,
+  share = GPUSHM_CONSUMER_SHARE,    ///< each item is for one of the consumers of this mode
 };
 
+/// Members without a comment are as in `gpushm_consumer_options`.
 struct consumer_options {
   consumer_mode mode = consumer_mode::block;
-  /// How many items it may hold, 1 to 16. 0: 1 for `latest`; 2 for `share`, where items that it was
-  /// given count before it takes them.
   std::uint32_t held = 0;
-  std::string device = {};  ///< the GPU that reads, as in `open_options`
-  /// Limits the waits for the channel's name and for the producer's reply, which never comes within
-  /// zero.
-  std::chrono::milliseconds timeout{10'000};
+  std::string device = {};
+  std::chrono::milliseconds timeout{10'000};  ///< of `channel_consumer::open`
   std::stop_token stop = {};
-  /// How long `next` waits for the next producer after it has seen the death of this one, within
-  /// its own timeout. 0: it reports the death at once. `forever`: limited only by its timeout.
-  std::chrono::milliseconds resume{0};
+  std::chrono::milliseconds resume{0};  ///< `resume_ms`; `forever` as GPUSHM_FOREVER
 };
 
 /// An item that a consumer reads. Move-only; the destructor releases it, as `release` does, unless
@@ -252,9 +226,8 @@ class channel_item {
   /// The number of the item, from 1. Numbers grow, except for items that a dead `share` consumer
   /// had.
   [[nodiscard]] std::uint64_t number() const noexcept { return info_.number; }
-  /// How many numbers this consumer did not get since its previous item, or since it joined: items
-  /// that newer ones replaced, and items that a dead producer announced and did not complete. 0 for
-  /// `share`.
+  /// Of the numbers since the previous item, those that this consumer did not get. As
+  /// `gpushm_item_info`.
   [[nodiscard]] std::uint64_t skipped() const noexcept { return info_.skipped; }
   /// The number of the slot, from 0.
   [[nodiscard]] std::uint32_t index() const noexcept { return info_.index; }
@@ -280,19 +253,15 @@ class channel_item {
     return info.is_complete;
   }
 
-  /// Makes `stream`, which must not be captured, wait until the item is complete. For other streams
-  /// than the one that the item was taken for. Throws too_many_waits after a second.
+  /// `stream` waits until the item is complete. As `gpushm_item_wait_on`.
   void wait_on(void* stream) const { glue::check(gpushm_item_wait_on(handle_.get(), stream)); }
-  /// Releases the item: after the work that is already enqueued on the stream that it was taken
-  /// for, or now if it was taken for the CPU. Items may be released in any order, and on several
-  /// streams. Does not wait. Throws `error`: invalid_argument, driver_error: the item is then still
-  /// held.
+  /// The item will not be read any more. As `gpushm_item_release`.
   void release() { release_by(&gpushm_item_release); }
-  /// As above, when `stream`, which must not be captured, has done what it was given before.
+  /// Releases it when `stream` has done its work. As `gpushm_item_release_on`.
   void release_on(void* stream) {
     release_by([stream](auto* item) { return gpushm_item_release_on(item, stream); });
   }
-  /// As above, now. Precondition: no stream still reads the item.
+  /// Releases it now. As `gpushm_item_release_now`.
   void release_now() { release_by(&gpushm_item_release_now); }
 
  private:
@@ -313,9 +282,7 @@ class channel_item {
 class channel_consumer {
  public:
   channel_consumer() noexcept = default;
-  /// Joins a channel: starts at the newest item, or at the next one if there is none. Throws
-  /// `error`: no_such_segment, quota_exceeded (too many consumers, or too few slots), timed_out
-  /// (the producer does not reply), cancelled, and as `client::open`.
+  /// Joins a channel. As `gpushm_consumer_open`.
   [[nodiscard]] static channel_consumer open(const client& by,
                                              std::string_view name,
                                              const consumer_options& options = {}) {
@@ -334,18 +301,13 @@ class channel_consumer {
     return result;
   }
 
-  /// Blocks until there is a next item, or a newer one for `latest`. Returns nullopt after
-  /// `timeout`, when `stop` was requested, and at the end (`has_ended`). Throws `error`: peer_died
-  /// (the producer has died, no complete item of it is left for this consumer, and there was no new
-  /// producer within `consumer_options::resume`; a later call continues when there is one),
-  /// too_many_requests (this consumer holds as many items as it may).
+  /// Waits for the next item, or for the newest one. Returns nullopt after `timeout`, when `stop`
+  /// was requested, or at the end (`has_ended`). As `gpushm_consumer_next`.
   [[nodiscard]] std::optional<channel_item> next(std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop = {}) {
     return next_by(&gpushm_consumer_next, timeout, stop);
   }
-  /// As above, for an item that `stream` reads: the stream waits until the item is complete, and
-  /// this call blocks only until it is announced. Synchronize the stream and call `check` to find
-  /// out whether all items were complete. Throws too_many_waits, driver_error.
+  /// The same for an item that `stream` reads. As `gpushm_consumer_next_on`.
   [[nodiscard]] std::optional<channel_item> next(void* stream,
                                                  std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop = {}) {
@@ -356,14 +318,12 @@ class channel_consumer {
         timeout,
         stop);
   }
-  /// Throws `errc::peer_died` if the producer died before it completed an item that a stream of
-  /// this consumer was given: results of that stream since the last check must not be used. Reports
-  /// it once.
+  /// Throws `errc::peer_died` if a stream of this consumer may have read an item that was never
+  /// complete. As `gpushm_consumer_check`.
   void check() { glue::check(gpushm_consumer_check(handle_.get())); }
   /// The producer has closed the channel, and all items were read.
   [[nodiscard]] bool has_ended() const noexcept { return gpushm_consumer_has_ended(handle_.get()); }
-  /// Leaves the channel, as the destructor does. Its items are no longer valid. Blocks, at most a
-  /// second, until streams have released their items.
+  /// Leaves, as the destructor does. As `gpushm_consumer_close`.
   void reset() noexcept { handle_.reset(); }
 
  private:
@@ -384,43 +344,38 @@ class channel_consumer {
   std::unique_ptr<gpushm_consumer, glue::deleter<&gpushm_consumer_close>> handle_;
 };
 
-/// A consumer of a channel, as a process sees it that has not joined the channel.
+/// A consumer of a channel, as a process sees it that is not a member. The members are those of
+/// `gpushm_channel_consumer_info`.
 struct channel_consumer_status {
   consumer_mode mode = consumer_mode::block;
-  std::uint32_t may_hold = 0;  ///< items; 0 for `block`
-  std::uint32_t holds = 0;     ///< items that it has taken and not released
-  bool is_admitted = false;    ///< the producer has admitted it
-  std::uint32_t uid = 0;       ///< as the broker sees it
-  std::int32_t pid = 0;        ///< as the broker sees it; 0: not visible to it
-  std::uint64_t start = 0;     ///< its first item; 0: not admitted
-  /// The newest item that it has taken, or holds if it is `latest`; 0: none. For `share`: how many
-  /// it was given.
+  std::uint32_t may_hold = 0;
+  std::uint32_t holds = 0;
+  bool is_admitted = false;
+  std::uint32_t uid = 0;
+  std::int32_t pid = 0;
+  std::uint64_t start = 0;
   std::uint64_t taken = 0;
-  std::uint64_t released = 0;  ///< as `taken`; 0 for `latest`
-  /// How many items are complete after the last one that it has released, or after the newest one
-  /// that it holds. For `share`: how many it was given and has not released.
+  std::uint64_t released = 0;
   std::uint64_t lag = 0;
-  gpushm::generation generation = 0;  ///< of its timelines
+  gpushm::generation generation = 0;
 };
 
-/// A channel, as a process sees it that has not joined it: for tools.
+/// A channel, as a process sees it that is not a member: for tools. The members are those of
+/// `gpushm_channel_info`, and its consumers.
 struct channel_status {
   std::uint32_t slots = 0;
   std::uint64_t slot_bytes = 0;
-  std::uint64_t first_item = 0;  ///< of this producer
-  std::uint64_t announced = 0;   ///< as in `producer_stats`
+  std::uint64_t first_item = 0;
+  std::uint64_t announced = 0;
   std::uint64_t published = 0;
-  bool has_producer = false;  ///< false: it has closed the channel, or has died
-  bool is_closed = false;     ///< the producer has said that there are no more items
-  bool is_writable = false;   ///< as `timeline::is_writable`, for the producer's timelines
+  bool has_producer = false;
+  bool is_closed = false;
+  bool is_writable = false;
   std::uint32_t producer_uid = 0;
-  std::int32_t producer_pid = 0;  ///< as the broker sees it; 0: not visible to it
+  std::int32_t producer_pid = 0;
   std::vector<channel_consumer_status> consumers;
 
-  /// Reads the state of a channel, in several round trips to the broker. Changes nothing, and does
-  /// not check timelines of other processes. Throws `error`: no_such_segment (no channel of this
-  /// name has a producer, or a previous one whose timelines a process still has), and as
-  /// `client::list`.
+  /// Reads the state of a channel. As `gpushm_channel_status_read`.
   [[nodiscard]] static channel_status read(const client& by, std::string_view name) {
     gpushm_channel_status* read = nullptr;
     glue::check(gpushm_channel_status_read(by.handle(), glue::text(name), &read));

@@ -28,11 +28,8 @@ inline namespace v1 {
 inline constexpr std::uint64_t default_cache_bytes = 64ULL << 30U;
 inline constexpr std::uint64_t default_cache_entries = 256;
 
-/// Mappings of persistent segments are cached for the next open after their last user is gone,
-/// within these limits; mappings in use do not count. Unset members are read from the environment
-/// (`GPUSHM_CACHE_MAX_BYTES`, which also accepts sizes such as "16GiB", and
-/// `GPUSHM_CACHE_MAX_ENTRIES`; both accept "unlimited"), else the defaults apply. 0 caches nothing,
-/// 2^64-1 is unlimited.
+/// Limits of the mappings that are cached while unused. Unset members, and the values 0 and 2^64-1:
+/// as `gpushm_connect_options`.
 struct cache_options {
   std::optional<std::uint64_t> max_bytes = {};
   std::optional<std::uint64_t> max_entries = {};
@@ -43,95 +40,64 @@ struct cache_bounds {
   std::uint64_t max_entries = default_cache_entries;
 };
 
-/// Counters and contents of a client's import cache.
+/// Counters and contents of a client's import cache. As `gpushm_cache_stats`.
 struct cache_stats {
-  std::uint64_t hits = 0;          ///< opens without broker and driver
-  std::uint64_t misses = 0;        ///< opens that sent a request to the broker
-  std::uint64_t evictions = 0;     ///< mappings dropped because of the limits
-  std::uint64_t kept_entries = 0;  ///< unused mappings
+  std::uint64_t hits = 0;
+  std::uint64_t misses = 0;
+  std::uint64_t evictions = 0;
+  std::uint64_t kept_entries = 0;
   std::uint64_t kept_bytes = 0;
-  std::uint64_t used_entries = 0;  ///< mappings in use
+  std::uint64_t used_entries = 0;
   std::uint64_t used_bytes = 0;
 };
 
+/// Members without a comment are as in `gpushm_connect_options`.
 struct connect_options {
-  /// The broker's socket. Empty: `$GPUSHM_SOCKET`; else the one domain under `/run/gpushm/d`
-  /// (several: `errc::ambiguous_domain`); else this user's (docs/cli.md, "Broker selection").
   std::string socket_path = {};
-  /// How long to wait for a broker that is not running yet, including its welcome. Zero: do not
-  /// wait for it to appear; its welcome is a request. `forever`: no limit.
+  /// How long to wait for a broker that is not running yet; `forever`: no limit.
   std::chrono::milliseconds timeout{0};
-  /// Limit of each request, excluding waits for names: not a time that a call waits, but the end of
-  /// a broker that does not answer. Zero: 30 s.
   std::chrono::milliseconds request_limit{30'000};
   cache_options cache = {};
-  /// Cancels the wait for a broker with `errc::cancelled`, also when a later call of this client
-  /// object reconnects.
   std::stop_token stop = {};
-  /// Names that the caller is about to open. Requested together with the connection, so that the
-  /// next open of each then only maps, without a request. As `client::prefetch`, but of any
-  /// lifetime: each is a lease of this client, which keeps the memory of a leased segment until it
-  /// is opened and closed, or until `trim`. A name that is not published, is a timeline's, or is
-  /// memory bound to its exporter is left out, without an error.
   std::vector<std::string> prefetch = {};
 };
 
+/// The members are those of `gpushm_create_options`.
 struct create_options {
-  /// Bytes; must not be 0.
   std::uint64_t size_bytes = 0;
-  /// An ordinal as CUDA numbers it, also as "cuda:1", "GPU-<uuid>", "MIG-<uuid>", "host" or "cpu",
-  /// or "auto": the first visible GPU, else the host.
   std::string device = "auto";
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
-  /// Size of one physical allocation, rounded up to the device's granularity; 0: a single
-  /// allocation. Keep 0 for memory that is passed to other libraries: many query the driver for the
-  /// range of an address (`cuMemGetAddressRange`) and see the first chunk only.
   std::uint64_t chunk_bytes = 0;
-  /// Host segments only: use 2 MiB huge pages (errc::out_of_memory if the node has none free).
   bool huge_pages = false;
-  /// Generation of a segment that may have the name, and that this process may remove: it keeps the
-  /// name until `segment::publish` of the new one, which moves the name at once; 0: none.
   generation replaces = 0;
 };
 
+/// Members without a comment are as in `gpushm_share_options`.
 struct share_options {
-  /// `persistent` only for memory that is shared as descriptors (chunks of virtual memory, memfds).
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
-  /// Up to 64 KiB, available to every client that opens the segment.
   std::span<const std::byte> metadata = {};
   /// False: only this client sees it until `segment::publish`.
   bool publish = true;
 };
 
+/// Members without a comment are as in `gpushm_open_options`.
 struct open_options {
   gpushm::access access = gpushm::access::read;
   /// How long to wait for the name to be published. Zero: do not wait.
   std::chrono::milliseconds timeout{0};
-  /// The GPU that will use the memory, in the format of `create_options::device`; empty: the GPU
-  /// that the memory is on, or the first visible GPU if CUDA does not show that one.
   std::string device = {};
-  /// If not 0: `errc::size_mismatch` unless the segment has exactly this size.
   std::uint64_t expected_size_bytes = 0;
-  /// Cancels the wait for the name immediately with `errc::cancelled`. A name that is already
-  /// published is opened anyway.
   std::stop_token stop = {};
 };
 
-/// Kinds of events that a subscription reports. Values travel on the wire: never renumber.
+/// As `gpushm_event_kind`. Values travel on the wire: never renumber.
 enum class event_kind : std::uint8_t {
   published = GPUSHM_EVENT_PUBLISHED,
-  /// The broker granted another connection a lease; its import may still fail.
   opened = GPUSHM_EVENT_OPENED,
-  /// The last lease other than the creator's ended; not reported if no such lease was used, as
-  /// after a failed import.
   released = GPUSHM_EVENT_RELEASED,
   removed = GPUSHM_EVENT_REMOVED,
-  /// A process that created or held the segment ended without a goodbye message; it can no longer
-  /// write (docs/sharing.md, "The fence").
   peer_died = GPUSHM_EVENT_PEER_DIED,
-  /// Events were lost (slow subscriber, or a new broker): list again.
   resync = GPUSHM_EVENT_RESYNC,
-  /// An operator dropped such a process's leases: it may still write.
   unfenced = GPUSHM_EVENT_UNFENCED,
 };
 [[nodiscard]] inline std::string_view to_string(event_kind value) noexcept {
@@ -214,10 +180,8 @@ class subscription {
   /// Takes ownership of `handle`.
   explicit subscription(gpushm_subscription* handle) noexcept : handle_(handle) {}
 
-  /// Returns the next event, or nothing if `timeout` passes, or `stop` is requested, first. At most
-  /// 1,024 unread events are queued; beyond that the oldest are dropped and a `resync` event
-  /// reports it. Throws `errc::broker_gone` once, when the broker is gone and all earlier events
-  /// were read; later calls resume on the new broker after a `resync`.
+  /// Returns the next event, or nullopt if `timeout` passes, or `stop` is requested, first. As
+  /// `gpushm_subscription_next`.
   [[nodiscard]] std::optional<event> next(std::chrono::milliseconds timeout,
                                           const std::stop_token& stop = {}) {
     const glue::stop_bridge bridge(stop);
@@ -228,9 +192,8 @@ class subscription {
     return arrived ? std::optional(glue::event_from(got)) : std::nullopt;
   }
 
-  /// A descriptor for `poll`, `select` or `epoll`: readable when `dispatch` has work to do. Owned
-  /// by this object and valid as long as this object exists: do not read or close it. To wait for a
-  /// name in an event loop, subscribe to the name and open it when it is published.
+  /// A descriptor for `poll`, `select` or `epoll`: readable when `dispatch` has work to do. As
+  /// `gpushm_subscription_descriptor`.
   [[nodiscard]] int descriptor() {
     int descriptor = -1;
     glue::check(gpushm_subscription_descriptor(handle_.get(), &descriptor));
@@ -304,9 +267,7 @@ class open_result {
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class client {
  public:
-  /// Blocks until connected, at most `options.timeout`, or one request limit if that is zero.
-  /// Throws `error`: broker_unreachable, ambiguous_domain, permission_denied, unsupported_version,
-  /// too_many_connections, invalid_argument (a name), timed_out, cancelled.
+  /// Connects to a broker. As `gpushm_client_connect`.
   [[nodiscard]] static client connect(const connect_options& options = {}) {
     auto stop = std::make_unique<glue::stop_bridge>(options.stop);
     auto wanted = glue::sized<gpushm_connect_options>();
@@ -332,13 +293,8 @@ class client {
   /// Takes ownership of `handle`.
   explicit client(gpushm_client* handle) noexcept : handle_(handle) {}
 
-  /// Reserves the name, allocates the memory, maps it for reading and writing, and passes its
-  /// descriptors to the broker. No other client sees the segment before `publish`; contents are
-  /// zero on the host and undefined on GPUs. If a dead process holds the name, blocks until that
-  /// process can no longer write, at most ten seconds. Throws `error`: invalid_argument,
-  /// already_exists, writer_ending, quota_exceeded, out_of_memory, too_many_segments,
-  /// too_many_descriptors, device_not_found, driver_unavailable, driver_error, broker_gone,
-  /// timed_out, forked.
+  /// Creates a segment, which no other client sees before `segment::publish`. As
+  /// `gpushm_client_create`.
   [[nodiscard]] segment create(std::string_view name, const create_options& options) {
     auto wanted = glue::sized<gpushm_create_options>();
     wanted.size_bytes = options.size_bytes;
@@ -352,19 +308,8 @@ class client {
     return segment(created);
   }
 
-  /// Turns memory that was allocated elsewhere in this process into a segment, and publishes it.
-  /// The range may be anywhere in cudaMalloc memory, in an exportable pool, in virtual memory (also
-  /// across chunks), or in a sealed memfd. `data()` of the result is `pointer`; the memory
-  /// remains owned by its allocator. Finish the writes that readers rely on first.
-  ///
-  /// The broker keeps virtual memory and memfds alive. cudaMalloc and pool memory remains
-  /// owned by this process: call `segment::unshare` before it is freed. The segment ends with its
-  /// last `segment` here, with this process (later opens throw `errc::peer_died`), or when an
-  /// import finds that the memory was freed (`errc::gone_or_replaced`). Legacy handles give
-  /// importers the whole allocation, not only this range.
-  ///
-  /// Throws `error`: invalid_argument, not_exportable (naming the allocator and the remedy), and as
-  /// `create`.
+  /// Turns memory that was allocated elsewhere in this process into a segment, and publishes it. As
+  /// `gpushm_client_share`.
   [[nodiscard]] segment share(std::string_view name,
                               void* pointer,
                               std::uint64_t size_bytes,
@@ -380,11 +325,7 @@ class client {
     return segment(created);
   }
 
-  /// Opens a published segment. Blocks until the name is published, at most `options.timeout`.
-  /// Throws `error`: no_such_segment (not published in time), size_mismatch, device_not_visible,
-  /// device_not_found, driver_unavailable, driver_error, too_many_descriptors, broker_gone,
-  /// cancelled, forked; for memory bound to its exporter also peer_died, gone_or_replaced,
-  /// pid_collision, peer_unreachable.
+  /// Opens a published segment. As `gpushm_client_open`, with `options.timeout`.
   [[nodiscard]] segment open(std::string_view name, const open_options& options = {}) {
     const glue::stop_bridge stop(options.stop);
     const gpushm_open_options wanted = glue::options_of(options, stop);
@@ -394,8 +335,7 @@ class client {
     return segment(opened);
   }
 
-  /// As `open`, but returns nothing if the name is not published (in time), if its exporter has
-  /// died, or if only dead processes that may still write to the segment hold it.
+  /// As `open`, but returns nullopt where `gpushm_client_try_open` returns NULL.
   [[nodiscard]] std::optional<segment> try_open(std::string_view name,
                                                 const open_options& options = {}) {
     const glue::stop_bridge stop(options.stop);
@@ -406,8 +346,8 @@ class client {
     return opened == nullptr ? std::nullopt : std::optional(segment(opened));
   }
 
-  /// Opens any number of names with few round trips. Returns one result for each name, in order.
-  /// `options.timeout` is for all of them together.
+  /// Opens any number of names with few round trips. Returns one result for each name, in order. As
+  /// `gpushm_client_open_many`.
   [[nodiscard]] std::vector<open_result> open_many(std::span<const std::string> names,
                                                    const open_options& options = {}) {
     const glue::stop_bridge stop(options.stop);
@@ -429,22 +369,15 @@ class client {
     return results;
   }
 
-  /// Requests in advance what opens of persistent segments under `prefix` need from the broker: the
-  /// next open of each then only maps, without a request. Each prefetched segment is a lease of
-  /// this client, which keeps the segment's descriptors until `trim` or until the segment, the
-  /// client or the broker ends. Skips segments that this client already has, memory bound to its
-  /// exporter, and segments of more than 253 chunks; keeps at most 4,096 segments and a quarter of
-  /// the descriptors that the process may open, and nothing if the cache keeps nothing. Blocks for
-  /// several round trips, at most one request limit. Returns the number of segments added. Throws
-  /// broker_gone, timed_out, forked; segments received before the failure are kept.
+  /// Requests in advance what opens of persistent segments under `prefix` need from the broker.
+  /// Returns the number of segments added. As `gpushm_client_prefetch`.
   std::size_t prefetch(std::string_view prefix = {}) {
     std::size_t count = 0;
     glue::check(gpushm_client_prefetch(handle_.get(), glue::text(prefix), &count));
     return count;
   }
 
-  /// Lists published segments, and this client's unpublished ones, whose names start with `prefix`,
-  /// sorted by name.
+  /// Lists segments whose names start with `prefix`. As `gpushm_client_list`.
   [[nodiscard]] std::vector<segment_info> list(std::string_view prefix = {}) {
     gpushm_segment_list* list = nullptr;
     glue::check(gpushm_client_list(handle_.get(), glue::text(prefix), &list));
@@ -457,29 +390,23 @@ class client {
     glue::check(gpushm_client_stat(handle_.get(), glue::text(name), &info));
     return glue::info_from(info);
   }
-  /// As above, of this generation only. Throws also gone_or_replaced (another segment has the name
-  /// now), invalid_argument (0).
+  /// As above, of this generation only. As `gpushm_client_stat_generation`.
   [[nodiscard]] segment_info stat(std::string_view name, gpushm::generation number) {
     auto info = glue::sized<gpushm_segment_info>();
     glue::check(gpushm_client_stat_generation(handle_.get(), glue::text(name), number, &info));
     return glue::info_from(info);
   }
 
-  /// Removes the name; the memory is freed with the last lease. Allowed to the creator's
-  /// connection, the creator's uid and the broker's uid. Throws no_such_segment, permission_denied.
+  /// Removes the name; the memory is freed with the last lease. As `gpushm_client_remove`.
   void remove(std::string_view name) {
     glue::check(gpushm_client_remove(handle_.get(), glue::text(name)));
   }
-  /// As above, if this generation has the name: never removes a segment that has replaced it.
-  /// Throws also gone_or_replaced (another segment has the name now), invalid_argument (0).
+  /// As above, if this generation has the name. As `gpushm_client_remove_generation`.
   void remove(std::string_view name, gpushm::generation number) {
     glue::check(gpushm_client_remove_generation(handle_.get(), glue::text(name), number));
   }
 
-  /// For operators: ends the segment's leases whose connections ended without a goodbye message and
-  /// whose fence is still pending, though their processes may still write. Subscribers receive
-  /// `unfenced`. Allowed as `remove`. Throws no_such_segment, permission_denied, invalid_argument
-  /// (no lease of the segment waits for a fence).
+  /// For operators: ends leases of dead processes that may still write. As `gpushm_client_unfence`.
   void unfence(std::string_view name) {
     glue::check(gpushm_client_unfence(handle_.get(), glue::text(name)));
   }
@@ -490,8 +417,7 @@ class client {
     glue::check(gpushm_client_subscribe(handle_.get(), glue::text(prefix), nullptr, &created));
     return subscription(created);
   }
-  /// As above; `present` receives the segments that already exist, as from `list`: no segment is
-  /// missed between the two, but the first events may be about segments in it.
+  /// As above; `present` receives the segments that already exist. As `gpushm_client_subscribe`.
   [[nodiscard]] subscription subscribe(std::string_view prefix,
                                        std::vector<segment_info>& present) {
     gpushm_segment_list* list = nullptr;
@@ -538,10 +464,8 @@ enum class log_level : std::uint8_t {
   error = GPUSHM_LOG_ERROR,
 };
 
-/// Sends the library's log lines (mostly warnings) to `sink`; an empty function discards them, the
-/// default. Thread-safe. `sink` is called from any thread, without a lock of the library held. It
-/// may call gpushm, but must not destroy a client or send a request to a broker in this process.
-/// Its exceptions are ignored.
+/// Sends the library's log lines to `sink`; an empty function discards them, the default. As
+/// `gpushm_set_log_sink`, but exceptions of `sink` are ignored.
 inline void set_log_sink(std::function<void(log_level, std::string_view)> sink) {
   using function = std::function<void(log_level, std::string_view)>;
   if (!sink) {

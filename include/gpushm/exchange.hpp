@@ -33,26 +33,15 @@ namespace glue {
 
 }  // namespace glue
 
-/// Describes memory of this process that bytes alone can carry: cudaMalloc memory, as a legacy
-/// handle that works in every PID namespace. `pointer` may be anywhere in the allocation. The
-/// caller keeps ownership; importers can open the memory until it is freed or this process dies.
-/// Freeing and reallocating it is not detected: notify the importers first. Importers get the whole
-/// allocation, not only this range. To have each import checked, and for other memory, share it
-/// through a broker and use `export_segment`.
-///
-/// Does not block. Thread-safe. Throws `error`: invalid_argument, not_exportable (also for memory
-/// that is shared as file descriptors), driver_error, forked.
+/// Describes memory of this process that bytes alone can carry. As `gpushm_export_memory`.
+/// Thread-safe.
 [[nodiscard]] inline std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
   auto ticket = glue::sized<gpushm_ticket>();
   glue::check(gpushm_export_memory(pointer, size_bytes, &ticket));
   return glue::bytes_of(ticket);
 }
 
-/// Describes a published segment: importers connect to its broker, which has the file descriptors.
-/// `socket_path` is the path by which importers reach the broker's socket; empty: its absolute path
-/// here; a name without a slash: in the directory of the ticket's file. The segment must exist
-/// until they have imported it. Throws `error`: invalid_argument (an empty segment, or one without
-/// a broker).
+/// Describes a published segment: importers connect to its broker. As `gpushm_export_segment`.
 [[nodiscard]] inline std::vector<std::byte> export_segment(const segment& what,
                                                            std::string_view socket_path = {}) {
   auto ticket = glue::sized<gpushm_ticket>();
@@ -60,16 +49,13 @@ namespace glue {
   return glue::bytes_of(ticket);
 }
 
+/// Members without a comment are as in `gpushm_import_options`.
 struct import_options {
   gpushm::access access = gpushm::access::read;
-  /// The GPU that will use the memory, as in `open_options::device`.
   std::string device = {};
   /// `import_file`: how long to wait for the file of a live exporter. Zero: do not wait.
   std::chrono::milliseconds timeout{0};
-  /// Directory of a socket that the ticket names without a slash; empty: the working directory.
-  /// `import_file` uses the file's directory.
   std::string directory = {};
-  /// Cancels the wait of `import_file` with `errc::cancelled`, within about ten milliseconds.
   std::stop_token stop = {};
 };
 
@@ -87,11 +73,7 @@ namespace glue {
 
 }  // namespace glue
 
-/// Maps the memory that a ticket describes: only through its broker if it names one, else by the
-/// handle in it. In the process that exported a handle, the result has the original pointer. A
-/// segment that was imported by handle has no name, its state is `unknown`, and access is always
-/// read-write in the driver. Throws `error`: invalid_ticket, unsupported_version, peer_unreachable,
-/// peer_died, gone_or_replaced, pid_collision, device_not_visible, and as `client::open`.
+/// Maps the memory that a ticket describes. As `gpushm_import_memory`.
 [[nodiscard]] inline segment import_memory(std::span<const std::byte> ticket,
                                            const import_options& options = {}) {
   const glue::stop_bridge stop(options.stop);
@@ -101,16 +83,16 @@ namespace glue {
   return segment(imported);
 }
 
-/// The contents of a ticket.
+/// The contents of a ticket. As `gpushm_ticket_info`.
 struct ticket_info {
   gpushm::backend backend = gpushm::backend::host;
   std::uint64_t size_bytes = 0;
   std::uint64_t allocated_bytes = 0;
   device_id device;
-  std::int32_t exporter_pid = 0;  ///< as the exporter's PID namespace numbers it
-  bool has_handle = false;        ///< importable without a broker, if the ticket names none
-  std::string socket_path;        ///< of the broker; empty: none
-  std::string name;               ///< of the broker's segment
+  std::int32_t exporter_pid = 0;
+  bool has_handle = false;
+  std::string socket_path;
+  std::string name;
   gpushm::generation generation = 0;
 };
 /// Throws `error`: invalid_ticket, unsupported_version.
@@ -140,10 +122,7 @@ struct ticket_info {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class ticket_file {
  public:
-  /// Replaces a dead exporter's file; if several processes try concurrently, one succeeds. `mode`
-  /// is the file's mode, regardless of the umask. Blocks for at most two seconds, while another
-  /// process replaces the file. Throws `error`: address_in_use (a live exporter's file),
-  /// permission_denied, system_error.
+  /// Replaces a dead exporter's file. As `gpushm_ticket_file_create`.
   ticket_file(const std::string& path, std::span<const std::byte> ticket, unsigned int mode = 0644)
       : path_(path) {
     gpushm_ticket_file* created = nullptr;
@@ -152,8 +131,7 @@ class ticket_file {
     handle_.reset(created);
   }
 
-  /// Puts another ticket in the place of the file's: readers see either, at each moment. Throws
-  /// `error`: permission_denied, system_error; the former ticket remains then.
+  /// Puts another ticket in the place of the file's. As `gpushm_ticket_file_replace`.
   void replace(std::span<const std::byte> ticket) {
     glue::check(gpushm_ticket_file_replace(filled(), ticket.data(), ticket.size()));
   }
@@ -180,8 +158,7 @@ class ticket_file {
 };
 
 /// Imports the ticket in the file at `path`, waiting up to `options.timeout` for a live exporter's
-/// file. Throws `error`: no_such_segment (the file does not exist), peer_died (the exporter that
-/// wrote it has died), cancelled, and as `import_memory`.
+/// file. As `gpushm_import_file`.
 [[nodiscard]] inline segment import_file(const std::string& path,
                                          const import_options& options = {}) {
   const glue::stop_bridge stop(options.stop);

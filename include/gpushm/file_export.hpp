@@ -35,9 +35,7 @@ struct file_export_options {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class file_export {
  public:
-  /// Starts the broker; `write` writes the file. Throws `error`: address_in_use (a live
-  /// exporter's), permission_denied, invalid_argument (a path too long for a socket address),
-  /// system_error.
+  /// Starts the broker; `write` writes the file. As `gpushm_file_export_begin`.
   [[nodiscard]] static file_export begin(const std::string& path,
                                          const file_export_options& options = {}) {
     auto wanted = glue::sized<gpushm_file_export_options>();

@@ -106,8 +106,8 @@ class segment {
     glue::check(gpushm_segment_device(filled(), &device));
     return glue::device_from(device);
   }
-  /// The device that uses the mapping, as CUDA numbers it in this process (CUDA_VISIBLE_DEVICES
-  /// applies); -1 for the host. Differs from `device()` if a peer GPU opened the segment.
+  /// The device that uses the mapping, as CUDA numbers it in this process; -1 for the host. As
+  /// `gpushm_segment_ordinal`.
   [[nodiscard]] int ordinal() const { return gpushm_segment_ordinal(filled()); }
   [[nodiscard]] gpushm::backend backend() const {
     return static_cast<gpushm::backend>(gpushm_segment_backend(filled()));
@@ -142,10 +142,7 @@ class segment {
   /// Returns a reference that may outlive this object.
   [[nodiscard]] segment_view view() const { return segment_view(filled()); }
 
-  /// Makes a created segment visible to other clients, with up to 64 KiB of metadata. Does not
-  /// synchronize any stream: finish the writes that readers rely on first. Blocks for one round
-  /// trip to the broker (at most the client's request limit). Throws `error`: already_published,
-  /// message_too_large, permission_denied, broker_gone, timed_out, forked.
+  /// Makes a created segment visible to other clients, with metadata. As `gpushm_segment_publish`.
   void publish(std::span<const std::byte> metadata = {}) {
     glue::check(gpushm_segment_publish(handle_.get(), metadata.data(), metadata.size()));
   }
@@ -153,18 +150,11 @@ class segment {
     glue::check(gpushm_segment_publish(handle_.get(), metadata.data(), metadata.size()));
   }
 
-  /// Reverses `client::share`: after it returns, the memory is not given to new importers and may
-  /// be freed. Existing mappings remain. Segment objects of it stay valid until the memory is
-  /// freed. Blocks for one round trip to the broker. Throws `error`: invalid_argument (this process
-  /// does not share it, or no longer), timed_out, forked.
+  /// Reverses `client::share`. As `gpushm_segment_unshare`.
   void unshare() { glue::check(gpushm_segment_unshare(handle_.get())); }
 
-  /// Copies between this segment and host memory, for every device; returns when done. Uses a
-  /// stream of its own, which no other stream waits for, and which waits for none, nor for the
-  /// legacy default stream: work of streams on the same bytes must be complete, or pass its stream
-  /// to `read_on`. `offset_bytes + size` must not exceed `size_bytes()`. Throws `error`:
-  /// invalid_argument (out of range, or writing through `access::read`), driver_error, forked (GPU
-  /// memory in a forked child).
+  /// Copy between this segment and host memory, for every device; return when done. As
+  /// `gpushm_segment_read`.
   void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const {
     glue::check(
         gpushm_segment_read(handle_.get(), offset_bytes, destination.data(), destination.size()));
@@ -172,23 +162,18 @@ class segment {
   void write(std::uint64_t offset_bytes, std::span<const std::byte> source) {
     glue::check(gpushm_segment_write(handle_.get(), offset_bytes, source.data(), source.size()));
   }
-  /// Copies `size_bytes` at `source`, memory of a GPU that this process uses, of any allocator,
-  /// into the segment; returns when done. Work that writes to the source must be complete. Throws
-  /// as `write`, and invalid_argument for an address that is not a GPU's, driver_unavailable.
+  /// Copies `size_bytes` at `source`, memory of a GPU, into the segment. As
+  /// `gpushm_segment_write_from_gpu`.
   void write_from_gpu(std::uint64_t offset_bytes, const void* source, std::uint64_t size_bytes) {
     glue::check(gpushm_segment_write_from_gpu(handle_.get(), offset_bytes, source, size_bytes));
   }
-  /// Sets every byte to `value`; returns when done. Throws as `write`.
+  /// Sets every byte to `value`. As `gpushm_segment_fill`.
   void fill(std::byte value) {
     glue::check(gpushm_segment_fill(handle_.get(), std::to_integer<std::uint8_t>(value)));
   }
 
-  /// As those above, after the work that was enqueued on `stream` before: a CUstream or
-  /// cudaStream_t of any GPU; null is the legacy default stream of the segment's GPU (of the
-  /// source's, for `write_from_gpu_on`; of the current context, for host memory). Nothing is only
-  /// enqueued: blocks until the stream has done that work, and then until the copy is done; never
-  /// returns if this thread is to signal what the stream waits for. Throws also invalid_argument if
-  /// the stream is captured, driver_unavailable, driver_error.
+  /// As those above, after the work that was enqueued on `stream` before. As
+  /// `gpushm_segment_read_on`.
   void read_on(void* stream, std::uint64_t offset_bytes, std::span<std::byte> destination) const {
     glue::check(gpushm_segment_read_on(
         handle_.get(), offset_bytes, destination.data(), destination.size(), stream));

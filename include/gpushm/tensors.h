@@ -84,15 +84,15 @@ typedef struct gpushm_load_options {
  * complete; at once if it is and the files' stamps (size, mtime, ctime, inode) are those of the
  * files that it was loaded from: then no file is opened. Where stamps differ, all files are read
  * and hashed; if their contents are the same, the stamps are added to the segment's, which needs
- * the right to write it. A file that changes meanwhile ends the load. `tensors` and `slices` are
- * part of what a name has: each selection needs a name of its own. Blocks; several threads read.
- * All of it takes at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: an hour); with 0, only a complete
- * segment is returned.
- * Uses 8 MiB of pinned memory a thread on GPUs. GPUSHM_ERRC_INVALID_FILE,
- * GPUSHM_ERRC_INVALID_ARGUMENT (`tensors` or `slices` that the files do not have: nothing is
- * changed), GPUSHM_ERRC_ALREADY_EXISTS (the name has another model or selection, other contents of
- * these files, or something else), GPUSHM_ERRC_TIMED_OUT, GPUSHM_ERRC_CANCELLED, and as
- * gpushm_client_create and gpushm_client_open. */
+ * the right to write it. A file that changes meanwhile ends the load. If the broker ends and no
+ * other one continues it, goes on with the next one, for which it waits at most 30 s. `tensors` and
+ * `slices` are part of what a name has: each selection needs a name of its own. Blocks; several
+ * threads read. All of it takes at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: an hour); with 0,
+ * only a complete segment is returned. Uses 8 MiB of pinned memory a thread on GPUs.
+ * GPUSHM_ERRC_INVALID_FILE, GPUSHM_ERRC_INVALID_ARGUMENT (`tensors` or `slices` that the files do
+ * not have: nothing is changed), GPUSHM_ERRC_ALREADY_EXISTS (the name has another model or
+ * selection, other contents of these files, or something else), GPUSHM_ERRC_TIMED_OUT,
+ * GPUSHM_ERRC_CANCELLED, and as gpushm_client_create and gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_tensors_load(gpushm_client* client,
                                            gpushm_string name,
                                            const gpushm_string* paths,
@@ -101,10 +101,10 @@ GPUSHM_API gpushm_errc gpushm_tensors_load(gpushm_client* client,
                                            int64_t timeout_ms,
                                            gpushm_segment** segment);
 /* Opens a segment with tensors for reading when it is complete; waits for that, and for its name,
- * at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: 0). Does not read the table:
- * gpushm_tensors_table_read checks it. GPUSHM_ERRC_INVALID_ARGUMENT (a segment without tensors),
- * GPUSHM_ERRC_UNSUPPORTED_VERSION (of another version of gpushm), GPUSHM_ERRC_TIMED_OUT (it is
- * still loaded, or its loader has died), and as gpushm_client_open. */
+ * at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: 0), also on the next broker. Does not read the
+ * table: gpushm_tensors_table_read checks it. GPUSHM_ERRC_INVALID_ARGUMENT (a segment without
+ * tensors), GPUSHM_ERRC_UNSUPPORTED_VERSION (of another version of gpushm), GPUSHM_ERRC_TIMED_OUT
+ * (it is still loaded, or its loader has died), and as gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_tensors_open(gpushm_client* client,
                                            gpushm_string name,
                                            const gpushm_open_options* options,

@@ -23,12 +23,12 @@
 namespace gpushm {
 inline namespace v1 {
 
-/// How far a load is.
+/// How far a load is. As `gpushm_load_progress`.
 struct load_progress {
-  std::uint64_t bytes = 0;  ///< read, copied and hashed
+  std::uint64_t bytes = 0;
   std::uint64_t total_bytes = 0;
-  std::uint64_t resumed_bytes = 0;  ///< of `bytes`: those of loaders before
-  bool is_here = false;             ///< this process reads; otherwise it waits for one that does
+  std::uint64_t resumed_bytes = 0;
+  bool is_here = false;
 };
 
 /// How files are read.
@@ -44,36 +44,24 @@ enum class verify : std::uint8_t {
   full = GPUSHM_VERIFY_FULL,            ///< by all bytes in each load
 };
 
-/// A part of one dimension of tensors, such as one rank's of a tensor-parallel layer.
+/// A part of one dimension of tensors, such as one rank's of a tensor-parallel layer. As
+/// `gpushm_tensor_slice`.
 struct tensor_slice {
-  std::string name;            ///< of a tensor, or a pattern, as `load_options::tensors`
-  std::int32_t dimension = 0;  ///< negative: counted from behind the last one
-  std::uint64_t begin = 0;     ///< from this element
-  std::uint64_t end = 0;       ///< to the one before this; more than `begin`
-  /// 0, or the number of equal parts that the dimension is divided into: `begin` and `end` then
-  /// count parts, and rank r of n wants {.begin = r, .end = r + 1, .parts = n}.
+  std::string name;
+  std::int32_t dimension = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
   std::uint64_t parts = 0;
 };
 
+/// Members without a comment are as in `gpushm_load_options`.
 struct load_options {
-  std::string device = "auto";  ///< as in `create_options`
-  std::uint32_t threads = 0;    ///< that read: 1 to 64; 0: as many as there are CPUs, 8 to 16
+  std::string device = "auto";
+  std::uint32_t threads = 0;
   gpushm::reading reading = gpushm::reading::automatic;
   gpushm::verify verify = gpushm::verify::automatic;
-  /// If the name has another model, or its files have changed, the new one is loaded beside it,
-  /// instead of already_exists, and gets the name when it is complete: readers of the name find one
-  /// of the two, never none and never a part. Users of the former one keep it. If the load fails or
-  /// its process dies, the former one stays. There is memory for both until then. No effect if the
-  /// name has this model.
   bool replace = false;
-  /// The tensors to load; empty: all. Names, or patterns with `*` (also of dots and slashes), `?`,
-  /// `[a-z]` and `[!a-z]`; a tensor of exactly that name is not a pattern's. Each must match a
-  /// tensor of the files, and be given once. Files without a tensor that is wanted are not read
-  /// behind their headers.
   std::vector<std::string> tensors = {};
-  /// Slices of them; of other dimensions the whole. Those of one name and dimension are joined in
-  /// this order: at most 1024 a tensor, without overlaps. What is loaded is contiguous. Each must
-  /// match a tensor of the files, but not one of `tensors`. All must consist of whole bytes.
   std::vector<tensor_slice> slices = {};
   /// For all of it; zero: only a complete segment is returned.
   std::chrono::milliseconds timeout = std::chrono::hours(1);
@@ -83,20 +71,7 @@ struct load_options {
 };
 
 /// Loads a model into the persistent segment `name`, once for all processes that call this at the
-/// same time: one reads, the others wait. If it dies, one of them goes on behind its fence, from
-/// the last piece that was copied and hashed; if nobody waits, the next call does. `paths`:
-/// safetensors files, an index (*.index.json), or a folder of a model. Returns the segment, open
-/// for reading, when it is complete; at once if it is and the files' stamps (size, mtime, ctime,
-/// inode) are those of the files that it was loaded from: then no file is opened. Where stamps
-/// differ, all files are read and hashed; if their contents are the same, the stamps are added to
-/// the segment's, which needs the right to write it. A file that changes meanwhile ends the load
-/// (invalid_file). If the broker ends and no other one
-/// continues it, goes on with the next one, for which it waits at most 30 s. Uses 8 MiB of pinned
-/// memory a thread on GPUs. `tensors` and `slices` are part of what a name has: each selection
-/// needs a name of its own. Throws `error`: invalid_file, invalid_argument (`tensors` or `slices`
-/// that the files do not have: nothing is changed), already_exists (the name has another model or
-/// selection, other contents of these files, or something else), timed_out, cancelled, and as
-/// `client::create` and `client::open`.
+/// same time, and returns it, open for reading, when it is complete. As `gpushm_tensors_load`.
 [[nodiscard]] inline segment load_tensors(client& by,
                                           std::string_view name,
                                           std::span<const std::string> paths,
@@ -170,11 +145,8 @@ struct load_options {
   return segment(loaded);
 }
 
-/// Opens a segment with tensors for reading when it is complete; waits for that, and for its name,
-/// at most the options' timeout, also for the next broker as `load_tensors`. Does not read the
-/// table: `tensor_index` checks it. Throws `error`: invalid_argument (a segment without tensors),
-/// unsupported_version (of another version of gpushm), timed_out (it is still loaded, or its loader
-/// has died), and as `client::open`.
+/// Opens a segment with tensors for reading when it is complete, also on the next broker as
+/// `load_tensors`. As `gpushm_tensors_open`; `tensor_index` checks the table.
 [[nodiscard]] inline segment open_tensors(client& by,
                                           std::string_view name,
                                           const open_options& options = {}) {
@@ -216,15 +188,14 @@ struct tensor_entry {
 /// Thread-safety: distinct objects: safe; shared objects: immutable.
 class tensor_index {
  public:
-  /// Blocks while the table is copied from a GPU. Throws `error`: invalid_argument (a segment
-  /// without tensors, or not complete), protocol_error (damaged, or hostile), unsupported_version
-  /// (of another version of gpushm).
+  /// Reads and checks the table. As `gpushm_tensors_table_read`.
   explicit tensor_index(const segment& of) : table_(glue::read_table(of)) {}
 
   [[nodiscard]] std::size_t size() const noexcept {
     return gpushm_tensors_table_count(table_.get());
   }
-  /// In the order of their places, then of their ends. Throws invalid_argument: not below `size()`.
+  /// In the order of their places. Throws `errc::invalid_argument` unless `index` is below
+  /// `size()`.
   [[nodiscard]] tensor_entry operator[](std::size_t index) const {
     auto from = glue::sized<gpushm_tensor>();
     glue::check(gpushm_tensors_table_get(table_.get(), index, &from));
@@ -303,18 +274,14 @@ struct tensor_place {
   return result;
 }
 
-/// The size of a segment for tensors with this table: JSON as that of `tensor_table`, with places
-/// from the segment's first byte, at multiples of 256. Other keys are left out. Throws
-/// invalid_argument: not a valid table.
+/// The size of a segment for tensors with this table. As `gpushm_tensors_size`.
 [[nodiscard]] inline std::uint64_t tensors_size(std::string_view table) {
   std::uint64_t result = 0;
   glue::check(gpushm_tensors_size(glue::text(table), &result));
   return result;
 }
 
-/// Adds the table to a segment of that size that this process has created and filled, and publishes
-/// it. Finish the writes of streams first. Throws as `segment::publish`; invalid_argument,
-/// size_mismatch.
+/// Adds the table to a segment, and publishes it. As `gpushm_tensors_publish`.
 inline void publish_tensors(segment& of, std::string_view table) {
   glue::check(gpushm_tensors_publish(of.handle(), glue::text(table)));
 }

@@ -32,7 +32,8 @@ GPUSHM_API gpushm_errc gpushm_timeline_create(gpushm_client* client,
                                               gpushm_timeline** timeline);
 /* Opens a timeline, and waits until its name is published, at most `timeout_ms`
  * (GPUSHM_DEFAULT_TIMEOUT: 0). The next step of an error tells when the name belongs to a segment.
- * As gpushm_client_open. */
+ * GPUSHM_ERRC_NO_SUCH_SEGMENT, GPUSHM_ERRC_PEER_DIED, GPUSHM_ERRC_INVALID_ARGUMENT (it is a
+ * segment), and as gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_timeline_open(gpushm_client* client,
                                             gpushm_string name,
                                             int64_t timeout_ms,
@@ -114,7 +115,7 @@ GPUSHM_API bool gpushm_timeline_is_writable(const gpushm_timeline* timeline);
 
 /* ---- CPU ---- */
 
-/* The last value that was signaled. No system call. */
+/* The last value that was signaled, even after the timeline has ended. No system call. */
 GPUSHM_API gpushm_errc gpushm_timeline_value(const gpushm_timeline* timeline, uint64_t* value);
 /* Signals a larger value and wakes waiters: one system call. What this thread has written before is
  * visible to those who see the value, on GPUs, too. GPUSHM_ERRC_VALUE_OUT_OF_RANGE (more than

@@ -39,16 +39,14 @@ class timeline {
   /// Takes ownership of `handle`; null: an empty timeline.
   explicit timeline(gpushm_timeline* handle) noexcept : handle_(handle) {}
 
-  /// Creates and publishes a timeline with the value 0. Blocks for two round trips to the broker,
-  /// for two more if it is the first one of the client. Throws `error`: already_exists, and as
-  /// `client::create`.
+  /// Creates and publishes a timeline with the value 0. As `gpushm_timeline_create`.
   [[nodiscard]] static timeline create(const client& by, std::string_view name) {
     gpushm_timeline* created = nullptr;
     glue::check(gpushm_timeline_create(by.handle(), glue::text(name), &created));
     return timeline(created);
   }
-  /// Opens a timeline; waits until its name is published, at most `timeout`. Throws `error`:
-  /// no_such_segment, peer_died, invalid_argument (it is a segment), and as `client::open`.
+  /// Opens a timeline; waits until its name is published, at most `timeout`. As
+  /// `gpushm_timeline_open`.
   [[nodiscard]] static timeline open(const client& by,
                                      std::string_view name,
                                      std::chrono::milliseconds timeout = {},
@@ -61,22 +59,13 @@ class timeline {
   }
 
   /// Creates a timeline that needs no broker, with the value 0: other processes import its ticket.
-  /// It is for processes of one PID namespace (one container) and one user, and advisory: each of
-  /// them could write it, because each that has imported it ends it when this process has died. It
-  /// has no name, and cannot be handed over. 512 timelines use one descriptor, as long as one of
-  /// them exists. Throws not_exportable (nothing tells others when this process can no longer
-  /// write: MPS, or Linux before 5.3), too_many_descriptors, out_of_memory.
+  /// As `gpushm_timeline_create_local`.
   [[nodiscard]] static timeline create_local() {
     gpushm_timeline* created = nullptr;
     glue::check(gpushm_timeline_create_local(&created));
     return timeline(created);
   }
-  /// Opens the timeline that a ticket describes, to wait for it: through its broker if it names
-  /// one, otherwise through /proc. `directory`: of a socket that the ticket names without a slash;
-  /// empty: the working directory. In the process that created it, too. Throws invalid_ticket,
-  /// unsupported_version, peer_died, gone_or_replaced (it was closed), peer_unreachable (without a
-  /// broker: its process is in another PID namespace), permission_denied (it has another user, or
-  /// is not dumpable), and as `open`.
+  /// Opens the timeline that a ticket describes. As `gpushm_import_timeline`.
   [[nodiscard]] static timeline from_ticket(std::span<const std::byte> ticket,
                                             std::string_view directory = {}) {
     gpushm_timeline* imported = nullptr;
@@ -84,28 +73,21 @@ class timeline {
         gpushm_import_timeline(ticket.data(), ticket.size(), glue::text(directory), &imported));
     return timeline(imported);
   }
-  /// A ticket of this timeline: of one without a broker also in a process that has imported it; of
-  /// one with a broker by its name and generation, with `socket_path` as in `export_segment`. Does
-  /// not block. Throws invalid_argument: it belongs to a segment (export that).
+  /// Returns a ticket of this timeline. As `gpushm_export_timeline`.
   [[nodiscard]] std::vector<std::byte> ticket(std::string_view socket_path = {}) const {
     auto described = glue::sized<gpushm_ticket>();
     glue::check(gpushm_export_timeline(handle_.get(), glue::text(socket_path), &described));
     return glue::bytes_of(described);
   }
 
-  /// Gives the timeline to a process that calls `take_over`: waits on CPUs go on there;
-  /// waits of streams are released, and `check` says so. Waits, at most a second, until streams
-  /// have stored the values that they were given. Then this object is empty. Throws timed_out (a
-  /// stream has not stored its value), invalid_argument (not this process's timeline, or one of a
-  /// segment).
+  /// Gives the timeline to a process that calls `take_over`; then this object is empty. As
+  /// `gpushm_timeline_hand_over`.
   void hand_over() {
     glue::check(gpushm_timeline_hand_over(handle_.get()));
     static_cast<void>(handle_.release());
   }
-  /// Waits until the signaler of this timeline, which this process has opened, hands it over or has
-  /// died, at most `timeout`, and creates it again, with its last value: this process signals the
-  /// result. Throws timed_out (its signaler lives), cancelled, already_exists (another process has
-  /// taken it over), and as `create`.
+  /// Continues this timeline, which another process has signaled, after it has handed it over or
+  /// has died: this process signals the result. As `gpushm_timeline_take_over`.
   [[nodiscard]] timeline take_over(std::chrono::milliseconds timeout,
                                    const std::stop_token& stop = {}) const {
     const glue::stop_bridge bridge(stop);
@@ -113,9 +95,8 @@ class timeline {
     glue::check(gpushm_timeline_take_over(handle_.get(), timeout.count(), bridge.handle(), &taken));
     return timeline(taken);
   }
-  /// Creates 1 to 64 timelines that belong to a segment that this process has created: they need no
-  /// names of their own. Once for each segment, as long as one of them exists. Throws as `create`,
-  /// and invalid_argument: another process has created the segment.
+  /// Creates `count` timelines, 1 to 64, that belong to a segment of this process. As
+  /// `gpushm_segment_timelines_create`.
   [[nodiscard]] static std::vector<timeline> create_for(const client& by,
                                                         const segment& of,
                                                         std::size_t count) {
@@ -123,8 +104,7 @@ class timeline {
     glue::check(gpushm_segment_timelines_create(by.handle(), of.handle(), count, created.data()));
     return {created.begin(), created.end()};
   }
-  /// Opens the timeline `index` of a segment; waits until the segment's creator has created them,
-  /// at most `timeout`. Throws as `open`, and invalid_argument: it has fewer.
+  /// Opens the timeline `index` of a segment. As `gpushm_segment_timeline_open`.
   [[nodiscard]] static timeline open_of(const client& by,
                                         const segment& of,
                                         std::uint32_t index,
@@ -145,28 +125,23 @@ class timeline {
   }
   /// Whether this process has created it, and so signals it.
   [[nodiscard]] bool is_own() const noexcept { return gpushm_timeline_is_own(handle_.get()); }
-  /// Whether the kernel lets this process write the word: its own; another process's only if it has
-  /// no broker, or if this process is root with CAP_DAC_OVERRIDE, or has the broker's uid.
+  /// Whether the kernel lets this process write the value. As `gpushm_timeline_is_writable`.
   [[nodiscard]] bool is_writable() const noexcept {
     return gpushm_timeline_is_writable(handle_.get());
   }
 
   // ---- CPU ----
 
-  /// The last value that was signaled, also after the timeline has ended. No system call.
+  /// The last value that was signaled. As `gpushm_timeline_value`.
   [[nodiscard]] std::uint64_t value() const {
     std::uint64_t result = 0;
     glue::check(gpushm_timeline_value(handle_.get(), &result));
     return result;
   }
-  /// Signals a larger value and wakes waiters: one system call. What this thread has written before
-  /// is visible to those who see it, on GPUs, too. Throws `error`: value_out_of_range, timed_out (a
-  /// graph has still to signal), invalid_argument (not larger, or another process's timeline). If a
-  /// stream has still to signal, the value follows it.
+  /// Signals a larger value and wakes waiters. As `gpushm_timeline_signal`.
   void signal(std::uint64_t value) { glue::check(gpushm_timeline_signal(handle_.get(), value)); }
-  /// Blocks until `value` is reached: returns true; or until `timeout` has passed or `stop` is
-  /// requested (noticed within 100 ms): returns false. Throws `error`: peer_died (the timeline has
-  /// ended before), value_out_of_range.
+  /// Blocks until `value` is reached, and returns true; returns false after `timeout`, or when
+  /// `stop` was requested. As `gpushm_timeline_wait`.
   [[nodiscard]] bool wait(std::uint64_t value,
                           std::chrono::milliseconds timeout,
                           const std::stop_token& stop = {}) const {
@@ -185,14 +160,12 @@ class timeline {
 
   // ---- flags, instead of values ----
 
-  /// Replaces the flags, bits 0 to 31, at least one, and wakes waiters. For CUDA graphs, whose
-  /// operations are the same at each launch. A timeline has values or flags, not both. Throws as
-  /// `signal`.
+  /// Replaces the flags, and wakes waiters. As `gpushm_timeline_set_flags`.
   void set_flags(std::uint64_t flags) {
     glue::check(gpushm_timeline_set_flags(handle_.get(), flags));
   }
-  /// Blocks until the timeline has any of these flags, as `wait` does for a value. Flags that were
-  /// replaced meanwhile may not be seen.
+  /// Blocks until the timeline has any of these flags, as `wait` does for a value. As
+  /// `gpushm_timeline_wait_flags`.
   [[nodiscard]] bool wait_flags(std::uint64_t flags,
                                 std::chrono::milliseconds timeout,
                                 const std::stop_token& stop = {}) const {
@@ -205,37 +178,27 @@ class timeline {
 
   // ---- CUDA streams ----
 
-  /// Registers the memory with CUDA, as the first use by a stream would do: 100 µs. Call it before
-  /// a stream is captured: memory cannot be registered during a capture. Throws `error`:
-  /// driver_unavailable, driver_error.
+  /// Registers the memory with CUDA, before a stream is captured. As `gpushm_timeline_prepare`.
   void prepare(void* stream = nullptr) {
     glue::check(gpushm_timeline_prepare(handle_.get(), stream));
   }
-  /// Enqueues a signal: what the stream did before is visible to those who see the value, on other
-  /// GPUs and on CPUs, too. Does not wait for the stream. Throws as `signal` and `prepare`.
+  /// Enqueues a signal. As `gpushm_timeline_signal_on`.
   void signal(void* stream, std::uint64_t value) {
     glue::check(gpushm_timeline_signal_on(handle_.get(), stream, value));
   }
-  /// Enqueues a wait: what is enqueued on the stream later begins when `value` is reached, or when
-  /// the timeline has ended; after the stream was synchronized, `check` tells which. Streams that
-  /// wait are scarce (`waiting_streams`): if this one would be one too many, blocks until the
-  /// value is reached, at most `timeout`. Throws `error`: too_many_waits (nothing was enqueued),
-  /// and as `prepare`.
+  /// Enqueues a wait; after the stream was synchronized, `check` tells how it ended. As
+  /// `gpushm_timeline_wait_on`.
   void wait(void* stream,
             std::uint64_t value,
             std::chrono::milliseconds timeout = default_timeout) {
     glue::check(gpushm_timeline_wait_on(handle_.get(), stream, value, timeout.count()));
   }
-  /// Throws `errc::peer_died` if the timeline had ended before it reached a value for which a
-  /// stream of this process was to wait: what the stream has done behind that wait must not be
-  /// trusted. After waits for flags: if the timeline has ended. Throws invalid_argument if the
-  /// value is not reached yet: synchronize the stream first.
+  /// Throws unless all values for which streams of this process were to wait have been reached. As
+  /// `gpushm_timeline_check`.
   void check() const { glue::check(gpushm_timeline_check(handle_.get())); }
 
-  /// Ends this object's use of the timeline, as its destructor does. In the process that created
-  /// it: ends the timeline, which releases all waits; before, waits until streams have stored the
-  /// values that they were given, at most a second. Otherwise no stream of this process may still
-  /// wait for it.
+  /// Ends this object's use of the timeline, as its destructor does, and in the process that
+  /// created it the timeline. As `gpushm_timeline_close`.
   void reset() noexcept { handle_.reset(); }
 
   /// Owned by this object; null for an empty one.
@@ -255,10 +218,8 @@ class graph_operations {
   /// Takes over a handle.
   explicit graph_operations(gpushm_graph_operations* recorded) noexcept : handle_(recorded) {}
 
-  /// Sets the values of the next launch of `executable`, a CUgraphExec or cudaGraphExec_t that was
-  /// made of the graph that was recorded, which must still exist; launches that are enqueued
-  /// already keep theirs. Launch it on `stream` after this. `values`: one for each operation, in
-  /// their order. Otherwise as `stream_batch::enqueue`.
+  /// Sets the values of the next launch of `executable`: one for each operation, in their order. As
+  /// `gpushm_graph_set_values`.
   void set(void* executable,
            void* stream,
            std::span<const std::uint64_t> values,
@@ -294,8 +255,8 @@ class stream_batch {
     operations_.push_back({on.handle(), flags, GPUSHM_STREAM_SET_FLAGS});
     return *this;
   }
-  /// Enqueues all of them, or, if it throws, nothing; they stay in this object. Throws as the
-  /// functions of `timeline`.
+  /// Enqueues all of them, or, if it throws, nothing; they stay in this object. As
+  /// `gpushm_stream_batch`.
   void enqueue(void* stream, std::chrono::milliseconds timeout = default_timeout) const {
     glue::check(gpushm_stream_batch(stream,
                                     operations_.data(),
@@ -303,11 +264,8 @@ class stream_batch {
                                     operations_.size(),
                                     timeout.count()));
   }
-  /// Records them in the graph into which `stream` is captured: the values of launches before the
-  /// first `graph_operations::set`, which fails once a timeline was closed. Prepare them first.
-  /// `enqueue` on such a stream records operations that are the same at each launch. Throws
-  /// `error`: invalid_argument (the stream is not captured, or a timeline is not prepared),
-  /// driver_error.
+  /// Records them in the graph into which `stream` is captured. As `gpushm_graph_record`; `enqueue`
+  /// on such a stream records operations that are the same at each launch.
   [[nodiscard]] graph_operations record(void* stream) const {
     gpushm_graph_operations* recorded = nullptr;
     glue::check(gpushm_graph_record(stream,
@@ -323,13 +281,11 @@ class stream_batch {
   std::vector<gpushm_stream_operation> operations_;
 };
 
-/// Streams of this process that wait for a timeline. As many waiting streams as CUDA has
-/// connections stop all other streams of the process, also those that would signal what is waited
-/// for.
+/// Streams of this process that wait for a timeline. As `gpushm_waiting_streams`.
 struct waiting_streams {
-  std::uint32_t waiting = 0;      ///< streams with a wait that has not been seen met
-  std::uint32_t limit = 0;        ///< half of `connections`, and not the last one
-  std::uint32_t connections = 0;  ///< `$CUDA_DEVICE_MAX_CONNECTIONS`, 8 unless set, at most 32
+  std::uint32_t waiting = 0;
+  std::uint32_t limit = 0;
+  std::uint32_t connections = 0;
   [[nodiscard]] static waiting_streams now() {
     auto got = glue::sized<gpushm_waiting_streams>();
     glue::check(gpushm_waiting_streams_get(&got));

@@ -41,39 +41,32 @@ enum class access : std::uint8_t {
   read_write = GPUSHM_ACCESS_READ_WRITE,
 };
 
-/// When the broker frees a segment. The values of this and the following enumerations travel on the
-/// wire.
+/// When the broker frees a segment. As `gpushm_lifetime`. The values of this and the following
+/// enumerations travel on the wire.
 enum class lifetime : std::uint8_t {
-  leased = GPUSHM_LIFETIME_LEASED,          ///< when its last lease ends, including its creator's
-  persistent = GPUSHM_LIFETIME_PERSISTENT,  ///< when it is removed by name
+  leased = GPUSHM_LIFETIME_LEASED,
+  persistent = GPUSHM_LIFETIME_PERSISTENT,
 };
 
-/// State of a mapped segment, readable without a system call.
+/// State of a mapped segment, readable without a system call. As `gpushm_segment_state`.
 enum class segment_state : std::uint8_t {
   live = GPUSHM_SEGMENT_LIVE,
-  removed = GPUSHM_SEGMENT_REMOVED,  ///< the name is gone; this mapping stays valid
-  /// The exporting process died; this mapping stays valid.
+  removed = GPUSHM_SEGMENT_REMOVED,
   exporter_gone = GPUSHM_SEGMENT_EXPORTER_GONE,
-  /// The broker died; this mapping stays valid, the lease is lost.
   broker_gone = GPUSHM_SEGMENT_BROKER_GONE,
-  unknown = GPUSHM_SEGMENT_UNKNOWN,  ///< imported without a broker: the exporter is not monitored
-  /// Its GPU was lost, and the memory with it: GPU work on it fails; the name is gone.
+  unknown = GPUSHM_SEGMENT_UNKNOWN,
   device_lost = GPUSHM_SEGMENT_DEVICE_LOST,
-  /// This process has unmapped it for a time: its address is reserved, and any access there fails.
   suspended = GPUSHM_SEGMENT_SUSPENDED,
 };
 
-/// How a segment's memory is allocated and shared.
+/// How a segment's memory is allocated and shared. As `gpushm_backend`.
 enum class backend : std::uint8_t {
-  host = GPUSHM_BACKEND_HOST,          ///< sealed memfds
-  cuda_vmm = GPUSHM_BACKEND_CUDA_VMM,  ///< cuMemCreate chunks, shared as descriptors
-  /// cudaMalloc memory, shared as a legacy handle; bound to its exporter.
+  host = GPUSHM_BACKEND_HOST,
+  cuda_vmm = GPUSHM_BACKEND_CUDA_VMM,
   cuda_ipc = GPUSHM_BACKEND_CUDA_IPC,
-  cuda_pool = GPUSHM_BACKEND_CUDA_POOL,  ///< memory of an exportable pool; bound to its exporter
-  /// The words of one process's timelines, in memory that the broker has made.
+  cuda_pool = GPUSHM_BACKEND_CUDA_POOL,
   signals = GPUSHM_BACKEND_SIGNALS,
-  timeline = GPUSHM_BACKEND_TIMELINE,  ///< no memory of its own: a word in such a page
-  /// A registered descriptor (gpushm/descriptor.h): no segment to open.
+  timeline = GPUSHM_BACKEND_TIMELINE,
   descriptor = GPUSHM_BACKEND_DESCRIPTOR,
 };
 
@@ -83,20 +76,20 @@ enum class device_kind : std::uint8_t {
   mig = GPUSHM_DEVICE_MIG,
 };
 
-/// How a broker determines that a process, including its GPU work, can no longer write
-/// (docs/sharing.md, "The fence").
+/// How a broker determines that a process, including its GPU work, can no longer write. As
+/// `gpushm_fence`.
 enum class fence : std::uint8_t {
-  none = GPUSHM_FENCE_NONE,      ///< it cannot: it waits for a documented time instead
-  proven = GPUSHM_FENCE_PROVEN,  ///< the process has ended, and no child can have its driver files
-  unproven = GPUSHM_FENCE_UNPROVEN,  ///< the process has ended; a child of it may have them
+  none = GPUSHM_FENCE_NONE,
+  proven = GPUSHM_FENCE_PROVEN,
+  unproven = GPUSHM_FENCE_UNPROVEN,
 };
 
-/// What the leases of a connection that ended without a goodbye message wait for.
+/// What the leases of a connection that ended without a goodbye message wait for. As
+/// `gpushm_fence_wait`.
 enum class fence_wait : std::uint8_t {
-  process = GPUSHM_FENCE_WAIT_PROCESS,  ///< the end of the process
-  /// The process has ended; a descendant may have its driver files.
+  process = GPUSHM_FENCE_WAIT_PROCESS,
   descendant = GPUSHM_FENCE_WAIT_DESCENDANT,
-  delay = GPUSHM_FENCE_WAIT_DELAY,  ///< a documented time
+  delay = GPUSHM_FENCE_WAIT_DELAY,
 };
 
 [[nodiscard]] inline std::string_view to_string(access value) noexcept {
@@ -154,43 +147,40 @@ inline constexpr std::size_t max_ticket_bytes = GPUSHM_MAX_TICKET_BYTES;
 inline constexpr std::size_t max_device_text_bytes = GPUSHM_MAX_DEVICE_TEXT_BYTES;
 inline constexpr std::uint64_t max_generation = (std::uint64_t{1} << 56U) - 1;
 
-/// A broker's information about a segment.
+/// A broker's information about a segment. As `gpushm_segment_info`.
 struct segment_info {
   std::string name;
   gpushm::generation generation = 0;
-  std::uint64_t size_bytes = 0;       ///< as requested
-  std::uint64_t allocated_bytes = 0;  ///< rounded up to the device's granularity
-  std::uint32_t chunks = 0;           ///< physical allocations, one descriptor each
+  std::uint64_t size_bytes = 0;
+  std::uint64_t allocated_bytes = 0;
+  std::uint32_t chunks = 0;
   gpushm::backend backend = gpushm::backend::host;
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
   device_id device;
   bool published = false;
   segment_state state = segment_state::live;
-  std::uint32_t leases = 0;       ///< connections that hold one, including the creator's
-  std::uint32_t creator_uid = 0;  ///< as the broker sees it
-  std::int32_t creator_pid = 0;   ///< as the broker sees it; 0: not visible to it
-  bool creator_alive = false;     ///< the creator is still connected
+  std::uint32_t leases = 0;
+  std::uint32_t creator_uid = 0;
+  std::int32_t creator_pid = 0;
+  bool creator_alive = false;
   std::uint64_t metadata_bytes = 0;
-  /// Of `leases`, those whose connection has ended without a goodbye message; they end with their
-  /// fence (docs/sharing.md).
   std::uint32_t ending = 0;
-  std::int32_t ending_pid = 0;  ///< of the oldest, as the broker sees it; 0: not visible to it
+  std::int32_t ending_pid = 0;
   std::chrono::milliseconds ending_for{0};
   fence_wait ending_waits = fence_wait::process;
 };
 
-/// A broker's information about itself.
+/// A broker's information about itself. As `gpushm_broker_info`.
 struct broker_info {
   std::string socket_path;
   std::string domain;
   gpushm::epoch epoch{};
   std::uint32_t protocol_version = 0;
-  std::int32_t pid = 0;  ///< as this process sees it; 0: not visible to it
+  std::int32_t pid = 0;
   std::uint64_t max_segments = 0;
-  std::uint64_t quota_bytes = 0;  ///< of the domain; 0 means no limit
-  /// How the broker detects that this process can no longer write after it ended.
+  std::uint64_t quota_bytes = 0;
   gpushm::fence fence = gpushm::fence::none;
-  std::chrono::milliseconds fence_delay{0};  ///< how long it waits where there is no fence
+  std::chrono::milliseconds fence_delay{0};
 };
 
 namespace glue {
