@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element types, and what makes a framework's tensor of an array."""
+"""Element types, extents, and what makes a framework's tensor of an array."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpushm import _core
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
 #: Element types by their name in a table. F6_E2M3 and F6_E3M2 are types that no framework has.
 DTYPES = {in_table: name for name, in_table in _core.dtypes().items() if in_table is not None}
+
+
+def extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    """Bytes from the first element to the end of the last one. ``strides``: in elements."""
+    if 0 in shape:
+        return 0
+    last = sum((count - 1) * stride for count, stride in zip(shape, strides, strict=True))
+    return (last + 1) * itemsize
 
 
 def _to_jax(array: Array) -> Any:
@@ -44,6 +52,16 @@ def to_torch(array: Array) -> Any:
     if array.__dlpack_device__()[0] != 1:
         torch.cuda.init()  # as from_dlpack does
     return _core.exchange(array, table)
+
+
+def view_as(tensor: Any, name: str) -> Any:
+    """The tensor as a type of PyTorch, which another process has named; unknown: as it is."""
+    import torch
+
+    wanted = getattr(torch, name, None)
+    if not isinstance(wanted, torch.dtype) or name.startswith("q") or wanted == tensor.dtype:
+        return tensor
+    return tensor.view(wanted) if wanted.itemsize == tensor.dtype.itemsize else tensor
 
 
 def _to_cupy(array: Array) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpushm import _core
 from gpushm._errors import ErrorCode, InvalidArgumentError, from_parts
-from gpushm._frameworks import DTYPES, to_torch, torch_table
+from gpushm._frameworks import DTYPES, to_torch, torch_table, view_as
 
 if TYPE_CHECKING:
     from gpushm._core import Array, Client, Segment
@@ -22,14 +22,6 @@ def refuse(name: str, cause: str) -> NoReturn:
     code, step = int(ErrorCode.PROTOCOL_ERROR), "load or put it again under another name"
     message = f'read tensors "{name}": {cause} ({step})'
     raise from_parts(code, "read tensors", name, cause, step, message)
-
-
-def extent(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
-    """Bytes from the first element to the end of the last one. ``strides``: in elements."""
-    if 0 in shape:
-        return 0
-    last = sum((count - 1) * stride for count, stride in zip(shape, strides, strict=True))
-    return (last + 1) * itemsize
 
 
 class Table:
@@ -70,8 +62,6 @@ class Table:
         result = convert(self._array(name, entry))
         wanted = entry.get("framework_dtype")
         if wanted is not None and convert is to_torch:
-            from gpushm._torch import view_as
-
             result = view_as(result, wanted)
         return result
 

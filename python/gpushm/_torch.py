@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpushm import _core
-from gpushm._frameworks import DTYPES
-from gpushm._table import extent
+from gpushm._frameworks import DTYPES, extent
 from gpushm._tensors import connected, safe_open
 
 if TYPE_CHECKING:
@@ -143,16 +142,6 @@ def plain(tensor: Any) -> tuple[Any, str | None]:
         return tensor, None
     same_size = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
     return tensor.view(same_size[tensor.element_size()]), name
-
-
-def view_as(tensor: Any, name: str) -> Any:
-    """The tensor as a type of PyTorch, which another process has named; unknown: as it is."""
-    import torch
-
-    wanted = getattr(torch, name, None)
-    if not isinstance(wanted, torch.dtype) or name.startswith("q") or wanted == tensor.dtype:
-        return tensor
-    return tensor.view(wanted) if wanted.itemsize == tensor.dtype.itemsize else tensor
 
 
 def whole_storage(tensor: Any) -> Any:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpushm import _core
 from gpushm._errors import AlreadyExistsError, GoneOrReplacedError, NoSuchSegmentError
-from gpushm._frameworks import DTYPES, converter
+from gpushm._frameworks import DTYPES, converter, extent
 from gpushm._shared import place_of
-from gpushm._table import SHARED, Table, extent, open_table, refuse
+from gpushm._table import SHARED, Table, open_table, refuse
 
 if TYPE_CHECKING:
     from gpushm._core import Array, Client, Segment

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpushm import _core
 from gpushm._errors import NoSuchSegmentError
-from gpushm._frameworks import to_torch
+from gpushm._frameworks import to_torch, view_as
 from gpushm._shared import Place, open_place, place_of
-from gpushm._torch import plain, shared_bytes, view_as, whole_storage
+from gpushm._torch import plain, shared_bytes, whole_storage
 
 if TYPE_CHECKING:
     from gpushm._core import Client, Segment, Subscription
