@@ -703,6 +703,11 @@ class domain {
   bool end_next_lease(ended_session& gone);
   bool release_next(unkept& of);
   void end_lease_of_ended_session(session_id session, const actor& by, end_kind how, segment& what);
+  struct unfence_choice {
+    std::set<session_id> holders;
+    bool has_more = false;
+  };
+  [[nodiscard]] unfence_choice choose_to_unfence(session_id session, const segment& target) const;
   [[nodiscard]] const participant::loss* loss_of(session_id session) const;
   [[nodiscard]] bool waits_for_fence(const segment& what) const;
   [[nodiscard]] error writer_ending(const segment& what) const;

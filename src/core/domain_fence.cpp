@@ -129,40 +129,37 @@ void domain::wake_after_fence(std::string_view name) {
   }
 }
 
-bool domain::unfence(session_id session, std::string_view name) {
-  base::check_name({}, name);
-  segment& what = visible(session, name, 0);
+/// Up to `max_unfenced_per_turn` sessions whose leases of the segment wait for a fence, and which
+/// `session` may end. Throws if there is none.
+domain::unfence_choice domain::choose_to_unfence(session_id session, const segment& target) const {
   // The process of another party may still write, and only the operator can stop it.
-  const actor asks = find_session(session).who;
-  const auto may_end = [&](session_id holder) {
-    return is_operator(session) ||
-           (may_manage(session, what) && is_same_member(*sessions_.at(holder).who, *asks));
-  };
-  std::set<session_id> holders;
-  bool any = false;
-  bool more = false;
+  const auto& caller = sessions_.at(session).who;
+  const bool may_end_all = is_operator(session);
+  const bool may_end_own = may_manage(session, target);
+  unfence_choice result;
+  bool is_any_ending = false;
   const auto add = [&](session_id holder) {
     if (!is_ending(holder)) {
       return;
     }
-    any = true;
-    if (may_end(holder)) {
-      more = holders.size() >= max_unfenced_per_turn;
-      if (!more) {
-        holders.insert(holder);
+    is_any_ending = true;
+    if (may_end_all || (may_end_own && is_same_member(*sessions_.at(holder).who, *caller))) {
+      result.has_more = result.holders.size() >= max_unfenced_per_turn;
+      if (!result.has_more) {
+        result.holders.insert(holder);
       }
     }
   };
   // The creator last: its end may free the name.
-  for (auto at = what.leases.begin(); at != what.leases.end() && !more; ++at) {
-    if (at->holder != what.creator_session) {
+  for (auto at = target.leases.begin(); at != target.leases.end() && !result.has_more; ++at) {
+    if (at->holder != target.creator_session) {
       add(at->holder);
     }
   }
-  if (!more) {
-    add(what.creator_session);
+  if (!result.has_more) {
+    add(target.creator_session);
   }
-  if (holders.empty() && (any || !may_manage(session, what))) {
+  if (result.holders.empty() && (is_any_ending || !may_end_own)) {
     throw error(
         errc::permission_denied,
         {},
@@ -171,13 +168,21 @@ bool domain::unfence(session_id session, std::string_view name) {
         "uid in the same pod or container may end those of its own processes",
         "run it as the broker's user, and not in another container");
   }
-  if (holders.empty()) {
+  if (result.holders.empty()) {
     throw error(errc::invalid_argument,
                 {},
                 {},
                 "none of its leases waits for a process to exit",
                 "`gpushm stat` shows which leases do");
   }
+  return result;
+}
+
+bool domain::unfence(session_id session, std::string_view name) {
+  base::check_name({}, name);
+  segment& what = visible(session, name, 0);
+  const actor asks = find_session(session).who;
+  const auto [holders, has_more] = choose_to_unfence(session, what);
   const gpushm::generation generation = what.generation;
   const std::string kept_name = what.name;
   const bool is_published = what.published;
@@ -207,7 +212,7 @@ bool domain::unfence(session_id session, std::string_view name) {
     }
   }
   wake_after_fence(kept_name);
-  return more;
+  return has_more;
 }
 
 bool domain::resume(session_id lost, session_id session) {

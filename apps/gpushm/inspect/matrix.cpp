@@ -232,9 +232,8 @@ std::string kernel() {
   return ::uname(&name) == 0 ? std::string(static_cast<const char*>(name.release)) : "?";
 }
 
-int run_matrix(const matrix_arguments& arguments) {
-  const auto until = base::deadline_in(arguments.timeout);
-  require_root();
+/// What each container of a run gets, as the arguments name it.
+matrix::run_environment prepare_environment(const matrix_arguments& arguments) {
   matrix::run_environment environment;
   environment.runtime = find_runtime(arguments.runtime);
   environment.mounts = matrix::program_mounts();
@@ -242,21 +241,19 @@ int run_matrix(const matrix_arguments& arguments) {
     environment.mounts.push_back(std::move(mount));
   }
   environment.env = variables_named(arguments.variables);
-  const auto view =
-      probe_driver(std::min<std::chrono::milliseconds>(arguments.timeout, driver_timeout));
-  if (!view.failure.empty()) {
-    throw error(errc::driver_unavailable,
-                operation,
-                {},
-                "querying the driver: " + view.failure,
-                "run \"gpushm doctor\"");
-  }
+  return environment;
+}
+
+/// Adds this machine's GPUs, the driver's files, and the library for CUDA IPC.
+void add_machine(matrix::run_environment& environment,
+                 const matrix_arguments& arguments,
+                 const inspect::driver_view& view) {
   environment.gpus = matrix::choose_gpus(matrix::gpus_of(view), arguments.devices);
   environment.all_minors = minors_of_nodes();
   environment.peer_access = environment.gpus.empty() || can_use_each_other(view, environment.gpus);
+  environment.measure = arguments.measure && !environment.gpus.empty();
   add_driver(environment, view);
 
-  matrix::matrix_result all;
   const bool needs_library =
       std::any_of(arguments.ways.begin(), arguments.ways.end(), inspect::needs_ipc_library);
   const std::string ipc_library = find_ipc_library(operation, arguments.ipc_library);
@@ -273,32 +270,77 @@ int run_matrix(const matrix_arguments& arguments) {
     }
     environment.ipc_library = true;
   }
-  environment.measure = arguments.measure && !environment.gpus.empty();
-  all.measured_bytes = environment.measure ? matrix::measured_bytes : 0;
-  for (const inspect::way how : arguments.ways) {
-    if (std::find(all.ways.begin(), all.ways.end(), how) == all.ways.end()) {
-      all.ways.push_back(how);
+}
+
+/// A result without cells: what will be run, and where.
+matrix::matrix_result describe_run(const matrix_arguments& arguments,
+                                   const matrix::run_environment& environment,
+                                   const inspect::driver_view& view) {
+  matrix::matrix_result result;
+  result.measured_bytes = environment.measure ? matrix::measured_bytes : 0;
+  for (const inspect::way way : arguments.ways) {
+    if (std::find(result.ways.begin(), result.ways.end(), way) == result.ways.end()) {
+      result.ways.push_back(way);
     }
   }
-  if (all.ways.empty()) {
-    all.ways.assign(std::begin(inspect::all_ways), std::end(inspect::all_ways));
+  if (result.ways.empty()) {
+    result.ways.assign(std::begin(inspect::all_ways), std::end(inspect::all_ways));
     if (environment.ipc_library) {
-      all.ways.insert(all.ways.end(), std::begin(inspect::ipc_ways), std::end(inspect::ipc_ways));
+      result.ways.insert(
+          result.ways.end(), std::begin(inspect::ipc_ways), std::end(inspect::ipc_ways));
     }
   }
-  for (const matrix::gpu& each : environment.gpus) {
-    all.gpus.push_back(each.text());
+  for (const matrix::gpu& gpu : environment.gpus) {
+    result.gpus.push_back(gpu.text());
   }
   if (!environment.peer_access) {
-    all.remark =
+    result.remark =
         "The second GPU cannot use memory of the first: importers that may open both use the "
         "first.";
   }
-  all.driver = view.nvml.driver_version;
-  all.runtime =
+  result.driver = view.nvml.driver_version;
+  result.runtime =
       app::oci::version_of(environment.runtime, base::deadline_in(std::chrono::seconds(5)));
-  all.kernel = kernel();
-  all.date = today();
+  result.kernel = kernel();
+  result.date = today();
+  return result;
+}
+
+int report(const matrix_arguments& arguments, const matrix::matrix_result& result) {
+  if (arguments.json) {
+    print_json(matrix::json_of(result));
+  } else {
+    print(base::printable_lines(arguments.markdown ? matrix::markdown_of(result)
+                                                   : matrix::text_of(result)));
+  }
+  const auto wrong = matrix::disagreements(result);
+  if (!wrong.empty()) {
+    note(fmt::format("not as predicted: {} {}, the first is {}",
+                     wrong.size(),
+                     wrong.size() == 1 ? "cell" : "cells",
+                     wrong.front()));
+  }
+  if (!result.stopped.empty()) {
+    note("not everything was run: " + result.stopped);
+  }
+  return wrong.empty() && result.stopped.empty() ? exit_ok : exit_failed;
+}
+
+int run_matrix(const matrix_arguments& arguments) {
+  const auto deadline = base::deadline_in(arguments.timeout);
+  require_root();
+  auto environment = prepare_environment(arguments);
+  const auto view =
+      probe_driver(std::min<std::chrono::milliseconds>(arguments.timeout, driver_timeout));
+  if (!view.failure.empty()) {
+    throw error(errc::driver_unavailable,
+                operation,
+                {},
+                "querying the driver: " + view.failure,
+                "run \"gpushm doctor\"");
+  }
+  add_machine(environment, arguments, view);
+  auto result = describe_run(arguments, environment, view);
 
   // From here on, signals are only recorded, so that everything created below is removed in order.
   ::signal(SIGPIPE, SIG_IGN);
@@ -314,26 +356,9 @@ int run_matrix(const matrix_arguments& arguments) {
   serving.accept_fake_chunks = arguments.accept_fake_chunks;
   {
     const broker served = broker::start(serving);
-    matrix::runner(environment, stop, until).run(all);
+    matrix::runner(environment, stop, deadline).run(result);
   }
-
-  if (arguments.json) {
-    print_json(matrix::json_of(all));
-  } else {
-    print(base::printable_lines(arguments.markdown ? matrix::markdown_of(all)
-                                                   : matrix::text_of(all)));
-  }
-  const auto wrong = matrix::disagreements(all);
-  if (!wrong.empty()) {
-    note(fmt::format("not as predicted: {} {}, the first is {}",
-                     wrong.size(),
-                     wrong.size() == 1 ? "cell" : "cells",
-                     wrong.front()));
-  }
-  if (!all.stopped.empty()) {
-    note("not everything was run: " + all.stopped);
-  }
-  return wrong.empty() && all.stopped.empty() ? exit_ok : exit_failed;
+  return report(arguments, result);
 }
 
 }  // namespace
