@@ -23,7 +23,7 @@ constexpr unsigned int gpus = 64;
 constexpr unsigned int replicas = 100;
 
 inventory many_gpus() {
-  inventory found;
+  inventory inventory;
   for (unsigned int i = 0; i < gpus; ++i) {
     std::array<char, 64> uuid{};
     static_cast<void>(
@@ -32,15 +32,15 @@ inventory many_gpus() {
     created.entry.index = i;
     created.entry.uuid = uuid.data();
     created.numa_node = i / (gpus / 2);
-    found.gpus.push_back(std::move(created));
+    inventory.gpus.push_back(std::move(created));
   }
-  found.closeness.assign(gpus, std::vector<unsigned int>(gpus, 0));
+  inventory.closeness.assign(gpus, std::vector<unsigned int>(gpus, 0));
   for (unsigned int a = 0; a < gpus; ++a) {
     for (unsigned int b = 0; b < gpus; ++b) {
-      found.closeness[a][b] = a == b ? 0 : a / 8 == b / 8 ? 1820 : 10;
+      inventory.closeness[a][b] = a == b ? 0 : a / 8 == b / 8 ? 1820 : 10;
     }
   }
-  return found;
+  return inventory;
 }
 
 planned plan_of(unsigned int copies, device_list_strategy list) {
@@ -54,9 +54,9 @@ planned plan_of(unsigned int copies, device_list_strategy list) {
   return make_plan(settings, options, many_gpus());
 }
 
-std::vector<std::string> shuffled_ids(const resource& of) {
+std::vector<std::string> shuffled_ids(const resource& resource) {
   std::vector<std::string> ids;
-  for (const device& each : of.devices()) {
+  for (const device& each : resource.devices()) {
     ids.push_back(each.id);
   }
   std::mt19937 random(1);  // NOLINT(cert-msc51-cpp): the same order in each run
@@ -141,13 +141,13 @@ BENCHMARK(list_devices)->Iterations(1'000)->Unit(benchmark::kMicrosecond);
 
 // Close to the upper bound of combinations that are tried: 16 GPUs, 8 requested.
 void prefer_every_combination(benchmark::State& state) {
-  inventory found = many_gpus();
-  found.gpus.resize(16);
+  inventory inventory = many_gpus();
+  inventory.gpus.resize(16);
   configuration settings;
   settings.flags.device_list = {device_list_strategy::envvar};
   plan_options options;
   options.share_replicas = 0;
-  const planned plan = make_plan(settings, options, found);
+  const planned plan = make_plan(settings, options, inventory);
   const auto ids = shuffled_ids(*plan.resources.at(0));
   measure(
       state, ids, [&] { benchmark::DoNotOptimize(plan.resources[0]->prefer(ids, {}, 8).data()); });

@@ -98,18 +98,18 @@ double since(clock_type::time_point started) {
 }
 
 void list_update(benchmark::State& state) {
-  served all;
+  served served;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(5));
-  const auto stream = all.stub->ListAndWatch(&context, {});
+  const auto stream = served.stub->ListAndWatch(&context, {});
   v1beta1::ListAndWatchResponse list;
   stream->Read(&list);
   std::vector<double> milliseconds;
   std::size_t gpu = 0;
   for (auto _ : state) {
     const auto started = clock_type::now();
-    all.what->turn(gpu++ % gpus);
-    all.answers.publish();
+    served.what->turn(gpu++ % gpus);
+    served.answers.publish();
     if (!stream->Read(&list) || static_cast<std::size_t>(list.devices_size()) != gpus * replicas) {
       state.SkipWithError("no list");
       break;
@@ -123,17 +123,17 @@ BENCHMARK(list_update)->Unit(benchmark::kMillisecond);
 
 /// The plugin's share of that, before gRPC gets the message.
 void list_message(benchmark::State& state) {
-  const replicated what;
+  const replicated replicated;
   for (auto _ : state) {
     v1beta1::ListAndWatchResponse list;
-    gpushm::kubelet::write_devices(what.devices(), list);
+    gpushm::kubelet::write_devices(replicated.devices(), list);
     benchmark::DoNotOptimize(list.ByteSizeLong());
   }
 }
 BENCHMARK(list_message)->Unit(benchmark::kMillisecond);
 
 void allocate(benchmark::State& state) {
-  served all;
+  served served;
   v1beta1::AllocateRequest request;
   for (std::int64_t number = 0; number < state.range(0); ++number) {
     if (number == 0) {
@@ -147,7 +147,7 @@ void allocate(benchmark::State& state) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
     v1beta1::AllocateResponse response;
-    if (!all.stub->Allocate(&context, request, &response).ok()) {
+    if (!served.stub->Allocate(&context, request, &response).ok()) {
       state.SkipWithError("not allocated");
       break;
     }

@@ -33,13 +33,13 @@ class durations {
     values_.push_back(
         std::chrono::duration<double, std::milli>(steady_clock::now() - began).count());
   }
-  void print(const char* what) {
+  void print(const char* name) {
     std::sort(values_.begin(), values_.end());
     const auto at = [this](double part) {
       return values_.at(static_cast<std::size_t>(part * static_cast<double>(values_.size() - 1)));
     };
     std::printf("%-24s p50 %.2f ms  p90 %.2f ms  p99 %.2f ms  max %.2f ms  (%zu)\n",
-                what,
+                name,
                 at(0.5),
                 at(0.9),
                 at(0.99),

@@ -66,8 +66,8 @@ class parts {
   }
 
  private:
-  static double microseconds(steady_clock::duration what) {
-    return std::chrono::duration<double, std::micro>(what).count();
+  static double microseconds(steady_clock::duration duration) {
+    return std::chrono::duration<double, std::micro>(duration).count();
   }
   samples& of(const std::string& name) {
     if (std::find(names_.begin(), names_.end(), name) == names_.end()) {
@@ -82,13 +82,13 @@ class parts {
   steady_clock::time_point last_;
 };
 
-std::string table_for(const wanted& what) {
+std::string table_for(const wanted& request) {
   const auto rows = std::max<std::uint64_t>(
       1,
-      static_cast<std::uint64_t>(what.gib * static_cast<double>(1UL << 30U) /
-                                 static_cast<double>(what.tensors * row_bytes)));
+      static_cast<std::uint64_t>(request.gib * static_cast<double>(1UL << 30U) /
+                                 static_cast<double>(request.tensors * row_bytes)));
   std::string table = "{";
-  for (std::uint64_t i = 0; i != what.tensors; ++i) {
+  for (std::uint64_t i = 0; i != request.tensors; ++i) {
     const std::uint64_t begin = i * rows * row_bytes;
     table += (i == 0 ? "\"" : ", \"") + ("model.layers." + std::to_string(i)) +
              ".mlp.weight\": {\"dtype\": \"BF16\", \"shape\": [" + std::to_string(rows) +
@@ -147,7 +147,7 @@ void map_raw(parts& times, int file, std::uint64_t bytes, const std::string& dev
 /// `names`: requested with the connection.
 void attach(parts& times,
             const broker_process& broker,
-            const wanted& what,
+            const wanted& request,
             const std::vector<std::string>& names) {
   times.begin();
   client attached = client::connect({.socket_path = broker.socket_path(), .prefetch = names});
@@ -161,17 +161,18 @@ void attach(parts& times,
   }
   times.part("table");
   times.end();
-  if (tensors.size() != what.tensors || bytes % row_bytes != 0) {
+  if (tensors.size() != request.tensors || bytes % row_bytes != 0) {
     throw std::runtime_error("the table has other tensors");
   }
 }
 
-int run(const broker_process& broker, const wanted& what) {
-  const std::string table = table_for(what);
+int run(const broker_process& broker, const wanted& request) {
+  const std::string table = table_for(request);
   client producer = broker.connect();
-  segment model = producer.create(
-      model_name,
-      {.size_bytes = tensors_size(table), .device = what.device, .lifetime = lifetime::persistent});
+  segment model = producer.create(model_name,
+                                  {.size_bytes = tensors_size(table),
+                                   .device = request.device,
+                                   .lifetime = lifetime::persistent});
   publish_tensors(model, table);
 
   const greeted session = greeted_socket(broker.socket_path());
@@ -181,17 +182,17 @@ int run(const broker_process& broker, const wanted& what) {
   parts by_name;
   parts prefetched;
   constexpr std::size_t ways = 3;
-  for (int i = 0; i != what.repetitions; ++i) {
+  for (int i = 0; i != request.repetitions; ++i) {
     for (std::size_t j = 0; j != ways; ++j) {
       switch ((static_cast<std::size_t>(i) + j) % ways) {  // varies their order
         case 0:
-          map_raw(raw, got.descriptors.at(0).get(), bytes, what.device);
+          map_raw(raw, got.descriptors.at(0).get(), bytes, request.device);
           break;
         case 1:
-          attach(by_name, broker, what, {});
+          attach(by_name, broker, request, {});
           break;
         default:
-          attach(prefetched, broker, what, {model_name});
+          attach(prefetched, broker, request, {model_name});
       }
     }
   }
@@ -200,10 +201,10 @@ int run(const broker_process& broker, const wanted& what) {
       "{\"device\": \"%s\", \"gib\": %g, \"tensors\": %llu, \"repetitions\": %d,\n \"raw\": %s,\n "
       "\"gpushm\": %s,\n \"ratio\": %.2f,\n \"prefetched\": %s,\n "
       "\"ratio_prefetched\": %.2f}\n",
-      what.device.c_str(),
-      what.gib,
-      static_cast<unsigned long long>(what.tensors),  // NOLINT(google-runtime-int): as printf's
-      what.repetitions,
+      request.device.c_str(),
+      request.gib,
+      static_cast<unsigned long long>(request.tensors),  // NOLINT(google-runtime-int): as printf's
+      request.repetitions,
       raw.text().c_str(),
       by_name.text().c_str(),
       by_name.all() / raw.all(),
@@ -219,12 +220,12 @@ int main(int argc, char** argv) {
   try {
     const std::vector<std::string> given(argv + 1, argv + argc);
     const gpushm::bench::broker_process broker;  // before this process uses the driver
-    gpushm::bench::wanted what;
-    what.gib = given.empty() ? what.gib : std::stod(given[0]);
-    what.tensors = given.size() > 1 ? std::stoull(given[1]) : what.tensors;
-    what.device = given.size() > 2 ? given[2] : gpushm::bench::gpu_count() > 0 ? "0" : "host";
-    what.repetitions = given.size() > 3 ? std::stoi(given[3]) : what.repetitions;
-    return gpushm::bench::run(broker, what);
+    gpushm::bench::wanted request;
+    request.gib = given.empty() ? request.gib : std::stod(given[0]);
+    request.tensors = given.size() > 1 ? std::stoull(given[1]) : request.tensors;
+    request.device = given.size() > 2 ? given[2] : gpushm::bench::gpu_count() > 0 ? "0" : "host";
+    request.repetitions = given.size() > 3 ? std::stoi(given[3]) : request.repetitions;
+    return gpushm::bench::run(broker, request);
   } catch (const std::exception& why) {
     std::fprintf(stderr, "gpushm_attach: %s\n", why.what());
     return 1;

@@ -192,26 +192,27 @@ void print_head(const placement& where) {
               "");
 }
 
-void print(const result& of) {
+void print(const result& result) {
   std::printf("%-18s %9.3f %9.3f %9.3f %9.3f %10.1f %8.1f %8llu  %s\n",
-              of.name.c_str(),
-              in_milliseconds(of.quiet.p50),
-              in_milliseconds(of.quiet.p99),
-              in_milliseconds(of.flooded.p50),
-              in_milliseconds(of.flooded.p99),
-              in_milliseconds(of.flooded.worst),
-              of.ratio(),
-              static_cast<unsigned long long>(of.growth_bytes >> 20U),
-              !of.survived         ? "the broker died"
-              : of.flooded.dropped ? "the good client was dropped"
-                                   : "");
+              result.name.c_str(),
+              in_milliseconds(result.quiet.p50),
+              in_milliseconds(result.quiet.p99),
+              in_milliseconds(result.flooded.p50),
+              in_milliseconds(result.flooded.p99),
+              in_milliseconds(result.flooded.worst),
+              result.ratio(),
+              static_cast<unsigned long long>(result.growth_bytes >> 20U),
+              !result.survived         ? "the broker died"
+              : result.flooded.dropped ? "the good client was dropped"
+                                       : "");
   std::fflush(stdout);
 }
 
-void write_figures(std::ostream& out, const char* name, const good_figures& of) {
-  out << "\"" << name << "\": {\"answers\": " << of.answers << ", \"failures\": " << of.failures
-      << ", \"p50_ms\": " << in_milliseconds(of.p50) << ", \"p99_ms\": " << in_milliseconds(of.p99)
-      << ", \"worst_ms\": " << in_milliseconds(of.worst) << "}";
+void write_figures(std::ostream& out, const char* name, const good_figures& figures) {
+  out << "\"" << name << "\": {\"answers\": " << figures.replies
+      << ", \"failures\": " << figures.failures << ", \"p50_ms\": " << in_milliseconds(figures.p50)
+      << ", \"p99_ms\": " << in_milliseconds(figures.p99)
+      << ", \"worst_ms\": " << in_milliseconds(figures.worst) << "}";
 }
 
 void write_json(const std::string& path,
@@ -225,14 +226,15 @@ void write_json(const std::string& path,
       << ", \"seconds\": " << chosen.window_seconds << ", \"attackers\": " << chosen.attackers
       << ", \"floods\": [";
   const char* separator = "\n  ";
-  for (const auto& of : results) {
-    out << separator << "{\"name\": \"" << of.name << "\", \"what\": \"" << of.what << "\", ";
-    write_figures(out, "quiet", of.quiet);
+  for (const auto& flood : results) {
+    out << separator << "{\"name\": \"" << flood.name << "\", \"what\": \"" << flood.what << "\", ";
+    write_figures(out, "quiet", flood.quiet);
     out << ", ";
-    write_figures(out, "flooded", of.flooded);
-    out << ", \"p99_ratio\": " << of.ratio() << ", \"broker_growth_bytes\": " << of.growth_bytes
-        << ", \"broker_survived\": " << (of.survived ? "true" : "false")
-        << ", \"good_client_dropped\": " << (of.flooded.dropped ? "true" : "false") << "}";
+    write_figures(out, "flooded", flood.flooded);
+    out << ", \"p99_ratio\": " << flood.ratio()
+        << ", \"broker_growth_bytes\": " << flood.growth_bytes
+        << ", \"broker_survived\": " << (flood.survived ? "true" : "false")
+        << ", \"good_client_dropped\": " << (flood.flooded.dropped ? "true" : "false") << "}";
     separator = ",\n  ";
   }
   out << "\n]}\n" << std::flush;

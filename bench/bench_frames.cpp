@@ -118,13 +118,13 @@ class producer_side {
     bool from_host = false;   ///< the frames
   };
   /// Items a second.
-  double rate(const work& what) {
+  double rate(const work& work) {
     auto producer = channel_producer::create(client_,
                                              "c",
-                                             {.slot_bytes = what.copies ? frame_bytes : 4'096,
-                                              .slots = what.copies ? frame_slots : item_slots,
+                                             {.slot_bytes = work.copies ? frame_bytes : 4'096,
+                                              .slots = work.copies ? frame_slots : item_slots,
                                               .device = has_stream() ? "0" : "host"});
-    const auto consumers = what.consumers;
+    const auto consumers = work.consumers;
     for (std::size_t i = 0; i != consumers; ++i) {
       give(others_[i]->socket());
     }
@@ -134,15 +134,15 @@ class producer_side {
       }
     }
     const auto begin = steady_clock::now();
-    for (std::uint64_t i = 0; i != what.items; ++i) {
-      const auto stream = streams_.at(i % what.streams);
+    for (std::uint64_t i = 0; i != work.items; ++i) {
+      const auto stream = streams_.at(i % work.streams);
       auto slot = stream ? producer.acquire(*stream, std::chrono::seconds(20))
                          : producer.acquire(std::chrono::seconds(20));
       if (!slot) {
         throw std::runtime_error("no slot in 20 s");
       }
-      if (what.copies) {
-        copy_to(reinterpret_cast<cuda::CUdeviceptr>(slot->data()), *stream, what.from_host);
+      if (work.copies) {
+        copy_to(reinterpret_cast<cuda::CUdeviceptr>(slot->data()), *stream, work.from_host);
       }
       slot->publish();
     }
@@ -152,17 +152,17 @@ class producer_side {
     for (std::size_t i = 0; i != consumers; ++i) {
       static_cast<void>(take(others_[i]->socket()));
     }
-    return static_cast<double>(what.items) / took;
+    return static_cast<double>(work.items) / took;
   }
   /// The same copies, without a channel.
-  double rate_of_copies(const work& what) {
+  double rate_of_copies(const work& work) {
     const auto begin = steady_clock::now();
-    for (std::uint64_t i = 0; i != what.items; ++i) {
+    for (std::uint64_t i = 0; i != work.items; ++i) {
       copy_to(
-          target_ + i % frame_slots * frame_bytes, *streams_.at(i % what.streams), what.from_host);
+          target_ + i % frame_slots * frame_bytes, *streams_.at(i % work.streams), work.from_host);
     }
     synchronize();
-    return static_cast<double>(what.items) / seconds_since(begin);
+    return static_cast<double>(work.items) / seconds_since(begin);
   }
   [[nodiscard]] bool has_stream() const { return streams_.front().has_value(); }
 

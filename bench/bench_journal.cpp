@@ -19,20 +19,20 @@ namespace {
 
 constexpr int rounds = 2'000;
 
-using round = std::function<void(client& from, const std::string& name)>;
+using round = std::function<void(client& client, const std::string& name)>;
 
-void stat_it(client& from, const std::string& name) {
-  benchmark::DoNotOptimize(from.stat(name));
+void stat_it(client& client, const std::string& name) {
+  benchmark::DoNotOptimize(client.stat(name));
 }
 
-void open_it(client& from, const std::string& name) {
-  benchmark::DoNotOptimize(from.open(name));
+void open_it(client& client, const std::string& name) {
+  benchmark::DoNotOptimize(client.open(name));
 }
 
-void live_once(client& from, const std::string& name) {
-  segment created = from.create(name + "-new", {.size_bytes = 4'096, .device = "host"});
+void live_once(client& client, const std::string& name) {
+  segment created = client.create(name + "-new", {.size_bytes = 4'096, .device = "host"});
   created.publish();
-  from.remove(name + "-new");
+  client.remove(name + "-new");
 }
 
 /// A client, and a segment that another client has created.
@@ -43,10 +43,10 @@ struct user {
         from(client::connect({.socket_path = socket, .cache = {.max_entries = 0}})) {
     created.publish();
   }
-  [[nodiscard]] double seconds_of(const round& of) {
+  [[nodiscard]] double seconds_of(const round& round) {
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < rounds; ++i) {
-      of(from, "bench");
+      round(from, "bench");
     }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
@@ -55,7 +55,7 @@ struct user {
   client from;
 };
 
-void with_and_without(benchmark::State& state, const round& of) {
+void with_and_without(benchmark::State& state, const round& round) {
   const broker_process plain;
   const gpushm_testing::temp_dir directory(0755);
   const gpushm_testing::brokerd kept(directory / "run", {"--domain", "default"});
@@ -64,8 +64,8 @@ void with_and_without(benchmark::State& state, const round& of) {
   double without = 0;
   double with = 0;
   for (auto _ : state) {
-    without += of_plain.seconds_of(of);
-    with += of_kept.seconds_of(of);
+    without += of_plain.seconds_of(round);
+    with += of_kept.seconds_of(round);
   }
   const double all = static_cast<double>(state.iterations()) * rounds;
   state.counters["us_without"] = without / all * 1e6;

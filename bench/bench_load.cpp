@@ -180,9 +180,9 @@ double host_copies(int repetitions) {
   std::vector<std::vector<char>> from(threads, std::vector<char>(bytes, 'x'));
   std::vector<std::vector<char>> to(threads, std::vector<char>(bytes));
   const double took = shortest(repetitions, [&] {
-    std::vector<std::jthread> all;
+    std::vector<std::jthread> workers;
     for (unsigned i = 0; i != threads; ++i) {
-      all.emplace_back([&, i] {
+      workers.emplace_back([&, i] {
         for (int round = 0; round != rounds; ++round) {
           std::memcpy(to[i].data(), from[i].data(), bytes);
         }
@@ -208,12 +208,12 @@ double hash_rate(const tensors::hash_variant& variant, int repetitions) {
 
 /// GB/s of reads of a file into 4 MiB of each thread, `step` bytes at a time, which are hashed if
 /// there is a kernel.
-double read_rate(const model& of,
+double read_rate(const model& model,
                  unsigned threads,
                  std::uint64_t step,
                  const gpushm_hash_kernel* hash,
                  int repetitions) {
-  const std::uint64_t share = of.tensor_bytes() / threads / piece_bytes * piece_bytes;
+  const std::uint64_t share = model.tensor_bytes() / threads / piece_bytes * piece_bytes;
   const auto read_share = [&](std::uint64_t begin) {
     std::vector<std::byte> buffer(piece_bytes);
     for (std::uint64_t at = begin; at != begin + share; at += piece_bytes) {
@@ -222,8 +222,8 @@ double read_rate(const model& of,
         hash->begin(state.data());
       }
       for (std::uint64_t done = 0; done != piece_bytes; done += step) {
-        base::checked("bench", of.path(), "pread", [&] {
-          return ::pread(of.file(), buffer.data() + done, step, static_cast<off_t>(at + done));
+        base::checked("bench", model.path(), "pread", [&] {
+          return ::pread(model.file(), buffer.data() + done, step, static_cast<off_t>(at + done));
         });
         if (hash != nullptr) {
           hash->add(state.data(), buffer.data() + done, step);
@@ -232,9 +232,9 @@ double read_rate(const model& of,
     }
   };
   const double took = shortest(repetitions, [&] {
-    std::vector<std::jthread> all;
+    std::vector<std::jthread> workers;
     for (unsigned i = 0; i != threads; ++i) {
-      all.emplace_back([&, i] { read_share(share * i); });
+      workers.emplace_back([&, i] { read_share(share * i); });
     }
   });
   return gigabytes(share * threads) / took;
@@ -254,8 +254,8 @@ struct load_rates {
 double cpu_seconds() {
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
-  const auto seconds = [](const timeval& of) {
-    return static_cast<double>(of.tv_sec) + static_cast<double>(of.tv_usec) / 1e6;
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
   };
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
@@ -265,12 +265,12 @@ class loader {
   loader(const broker_process& broker, std::string device)
       : client_(broker.connect()), device_(std::move(device)) {}
 
-  double seconds(const model& of, std::uint32_t threads) {
+  double seconds(const model& model, std::uint32_t threads) {
     load_options options;
     options.device = device_;
     options.threads = threads;
     options.reading = reading::cached;
-    const std::array<std::string, 1> paths{of.path()};
+    const std::array<std::string, 1> paths{model.path()};
     const auto begin = steady_clock::now();
     segment loaded = load_tensors(client_, "bench", paths, options);
     const double took = std::chrono::duration<double>(steady_clock::now() - begin).count();
@@ -333,12 +333,12 @@ int run_first_call(const std::vector<std::string>& given) {
     static_cast<void>(driver::primary_context(driver::find_device(device).handle, "bench", {}));
   }
   const std::int64_t has_context = now_us();
-  client by = client::connect({given.at(1)});
+  client client = client::connect({given.at(1)});
   load_options options;
   options.device = device;
   options.reading = reading::cached;
   const std::array<std::string, 1> paths{given.at(2)};
-  segment loaded = load_tensors(by, "bench", paths, options);
+  segment loaded = load_tensors(client, "bench", paths, options);
   const std::int64_t end = now_us();
   std::printf("%lld %lld %lld\n",
               static_cast<long long>(has_context - begin),
@@ -346,19 +346,19 @@ int run_first_call(const std::vector<std::string>& given) {
               static_cast<long long>(end - std::stoll(given.at(4))));
   std::fflush(stdout);
   loaded.reset();
-  by.remove("bench");
+  client.remove("bench");
   return 0;
 }
 
 first_call measure_first_call(const broker_process& broker,
-                              const model& of,
+                              const model& model,
                               const std::string& device) {
   constexpr std::chrono::minutes limit{2};
   base::child_options options;
   options.argv = {base::executable_path(),
                   first_call_role,
                   broker.socket_path(),
-                  of.path(),
+                  model.path(),
                   device,
                   std::to_string(now_us())};
   auto child = base::child_process::start(options);
@@ -376,15 +376,15 @@ first_call measure_first_call(const broker_process& broker,
 
 /// Sorted by `call`.
 std::vector<first_call> first_calls(const broker_process& broker,
-                                    const model& of,
+                                    const model& model,
                                     const std::string& device,
                                     int repetitions) {
   std::vector<first_call> result;
   for (int i = 0; i != repetitions; ++i) {
-    result.push_back(measure_first_call(broker, of, device));
+    result.push_back(measure_first_call(broker, model, device));
   }
-  std::sort(result.begin(), result.end(), [](const first_call& one, const first_call& other) {
-    return one.call < other.call;
+  std::sort(result.begin(), result.end(), [](const first_call& left, const first_call& right) {
+    return left.call < right.call;
   });
   return result;
 }
@@ -409,18 +409,18 @@ void print_first_calls(const std::vector<first_call>& calls, std::uint64_t bytes
   std::printf("], ");
 }
 
-void print_rates(const load_rates& of, double limit, const char* separator) {
+void print_rates(const load_rates& rates, double limit, const char* separator) {
   std::printf(
       "%s{\"threads\": %u, \"GBps\": %.1f, \"ratio\": %.3f, \"steady_GBps\": %.1f, "
       "\"steady_ratio\": %.3f, \"start_ms\": %.1f, \"cores\": %.1f}",
       separator,
-      of.threads,
-      of.whole,
-      of.whole / limit,
-      of.steady,
-      of.steady / limit,
-      of.start_seconds * 1e3,
-      of.cores);
+      rates.threads,
+      rates.whole,
+      rates.whole / limit,
+      rates.steady,
+      rates.steady / limit,
+      rates.start_seconds * 1e3,
+      rates.cores);
   std::fflush(stdout);
 }
 
@@ -432,15 +432,15 @@ struct wanted {
   std::vector<std::uint32_t> threads;
 };
 
-int run(const broker_process& broker, const wanted& what) {
-  const bool is_host = what.device == "host";
-  const model large(what.folder, what.gib * 1024);
-  const model small(what.folder, what.gib * 256);
+int run(const broker_process& broker, const wanted& request) {
+  const bool is_host = request.device == "host";
+  const model large(request.folder, request.gib * 1024);
+  const model small(request.folder, request.gib * 256);
   const unsigned cpus = std::max(1U, std::thread::hardware_concurrency());
-  const int repetitions = what.repetitions;
+  const int repetitions = request.repetitions;
   std::printf("{\"GiB\": %llu, \"device\": \"%s\", \"cpus\": %u, \"hash_GBps\": {",
-              static_cast<unsigned long long>(what.gib),
-              what.device.c_str(),
+              static_cast<unsigned long long>(request.gib),
+              request.device.c_str(),
               cpus);
   const auto variants = tensors::hash_variants();
   for (const auto& each : variants) {
@@ -461,15 +461,15 @@ int run(const broker_process& broker, const wanted& what) {
         read_rate(small, threads, piece_bytes, hash, repetitions));
   }
   // Before this process has memory on the GPU.
-  const auto first = first_calls(broker, large, what.device, repetitions);
-  loader loads(broker, what.device);
+  const auto first = first_calls(broker, large, request.device, repetitions);
+  loader loads(broker, request.device);
   loads.seconds(small, 1);  // the context of the GPU
   const double limit = is_host ? host_copies(repetitions) : pinned_copies(repetitions);
   std::printf("], \"%s\": %.1f, ", is_host ? "memcpy_GBps" : "pinned_GBps", limit);
   print_first_calls(first, large.tensor_bytes(), limit);
   std::printf("\"loads\": [");
   const char* separator = "";
-  for (const std::uint32_t threads : what.threads) {
+  for (const std::uint32_t threads : request.threads) {
     print_rates(loads.rates(large, small, threads, repetitions), limit, separator);
     separator = ", ";
   }
@@ -496,18 +496,18 @@ int main(int argc, char** argv) {
       return gpushm::bench::run_first_call(given);
     }
     const gpushm::bench::broker_process broker;  // before this process uses the driver
-    gpushm::bench::wanted what;
-    what.folder = given[0];
-    what.gib = given.size() > 1 ? std::stoull(given[1]) : what.gib;
-    what.device = given.size() > 2 ? given[2] : gpushm::bench::gpu_count() > 0 ? "0" : "host";
-    what.repetitions = given.size() > 3 ? std::stoi(given[3]) : what.repetitions;
+    gpushm::bench::wanted request;
+    request.folder = given[0];
+    request.gib = given.size() > 1 ? std::stoull(given[1]) : request.gib;
+    request.device = given.size() > 2 ? given[2] : gpushm::bench::gpu_count() > 0 ? "0" : "host";
+    request.repetitions = given.size() > 3 ? std::stoi(given[3]) : request.repetitions;
     for (std::size_t i = 4; i < given.size(); ++i) {
-      what.threads.push_back(static_cast<std::uint32_t>(std::stoul(given[i])));
+      request.threads.push_back(static_cast<std::uint32_t>(std::stoul(given[i])));
     }
-    if (what.threads.empty()) {
-      what.threads = {4, 8, 12, 16, 0};
+    if (request.threads.empty()) {
+      request.threads = {4, 8, 12, 16, 0};
     }
-    return gpushm::bench::run(broker, what);
+    return gpushm::bench::run(broker, request);
   } catch (const std::exception& why) {
     std::fprintf(stderr, "gpushm_load: %s\n", why.what());
     return 1;

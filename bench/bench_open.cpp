@@ -94,7 +94,7 @@ class raw_exporter {
 /// The single chunk that the raw exporter sends.
 class received_chunk final : public memory::chunk_source {
  public:
-  explicit received_chunk(const raw_exporter& from) : from_(from) {}
+  explicit received_chunk(const raw_exporter& exporter) : from_(exporter) {}
   [[nodiscard]] std::optional<chunk> next() override {
     if (std::exchange(received_, true)) {
       return std::nullopt;

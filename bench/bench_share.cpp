@@ -225,7 +225,7 @@ class raw_chunks {
  private:
   class received_chunks final : public memory::chunk_source {
    public:
-    explicit received_chunks(const raw_chunks& of) : of_(of) {}
+    explicit received_chunks(const raw_chunks& chunks) : of_(chunks) {}
     [[nodiscard]] std::optional<chunk> next() override {
       if (done_ == of_.chunks_.size()) {
         return std::nullopt;

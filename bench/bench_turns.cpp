@@ -68,15 +68,15 @@ class turn_times {
     std::printf("{\"segments\": %u, \"turns\": {", segments);
     const char* separator = "\n";
     std::uint64_t longest = 0;
-    for (const auto& [kind, of] : all_) {
+    for (const auto& [kind, total] : all_) {
       std::printf("%s  \"%s\": {\"count\": %zu, \"total_ms\": %.3f, \"longest_ms\": %.3f}",
                   separator,
                   kind.c_str(),
-                  of.count,
-                  static_cast<double>(of.total) * ms,
-                  static_cast<double>(of.longest) * ms);
+                  total.count,
+                  static_cast<double>(total.total) * ms,
+                  static_cast<double>(total.longest) * ms);
       separator = ",\n";
-      longest = std::max(longest, of.longest);
+      longest = std::max(longest, total.longest);
     }
     std::printf("\n}, \"longest_ms\": %.3f}\n", static_cast<double>(longest) * ms);
   }
@@ -94,8 +94,8 @@ class turn_times {
 /// everything else.
 class no_outbox final : public outbox {
  public:
-  void send(session& to, prepared packet) noexcept override {
-    auto* const connected = dynamic_cast<connection*>(&to);
+  void send(session& target, prepared packet) noexcept override {
+    auto* const connected = dynamic_cast<connection*>(&target);
     if (events != nullptr && connected != nullptr && packet.front().subscription) {
       events->send(*connected, std::move(packet));
       return;
@@ -118,10 +118,10 @@ class no_outbox final : public outbox {
   }
   void retry_recording() noexcept override { is_behind = true; }
   void lose_event(session& /*of*/, std::uint64_t /*subscription*/) noexcept override {}
-  void drop(session& of, std::string_view why) noexcept override {
+  void drop(session& session, std::string_view why) noexcept override {
     std::fprintf(stderr,
                  "gpushm_turns: session %llu: %.*s\n",
-                 static_cast<unsigned long long>(of.number),
+                 static_cast<unsigned long long>(session.number),
                  static_cast<int>(why.size()),
                  why.data());
     std::abort();
@@ -155,10 +155,10 @@ class subscribers final : connection_ender {
     return made;
   }
   /// After its session is accepted.
-  void join(connection& who) {
-    who.principal = hub_.domain().peer_of(who.number).principal;
-    who.held = hub_.new_charges(who);
-    loop_.join(who);
+  void join(connection& connection) {
+    connection.principal = hub_.domain().peer_of(connection.number).principal;
+    connection.held = hub_.new_charges(connection);
+    loop_.join(connection);
   }
   void close(connection& gone) override {
     gone.closed = true;
@@ -245,15 +245,15 @@ class full_domain {
     return "segment " + std::to_string(index);
   }
 
-  [[nodiscard]] core::session_id greet(const core::peer& who,
-                                       const wire::session_token& of = {},
+  [[nodiscard]] core::session_id greet(const core::peer& peer,
+                                       const wire::session_token& token = {},
                                        std::uint32_t known_kinds = wire::known_kinds) {
     const core::session_id number = next_session_++;
-    times_.measure("accept", [&] { hub_.accept(std::make_shared<session>(number), who); });
+    times_.measure("accept", [&] { hub_.accept(std::make_shared<session>(number), peer); });
     wire::hello hello{};
     hello.known_kinds = known_kinds;
-    hello.resume = of;
-    ask(of == wire::session_token{} ? "hello" : "hello, resumes all leases", number, hello);
+    hello.resume = token;
+    ask(token == wire::session_token{} ? "hello" : "hello, resumes all leases", number, hello);
     return number;
   }
   /// All turns of one request.
@@ -320,11 +320,11 @@ class full_domain {
     ask("publish", exporter, wire::publish{generation, {}});
   }
   /// Answers all questions to the exporter.
-  void confirm(core::session_id by) {
+  void confirm(core::session_id session) {
     while (!out_.questions.empty()) {
       auto all = std::exchange(out_.questions, {});
       ask("confirmed",
-          by,
+          session,
           wire::confirmed{all, std::vector<wire::verdict>(all.size(), wire::verdict{})});
     }
   }
@@ -428,12 +428,12 @@ class full_domain {
     const core::peer who{70, 1'007, true};
     const auto owner = greet(who);
     publish_chunks(owner, "leased by many", 1);
-    std::vector<core::session_id> all;
+    std::vector<core::session_id> sessions;
     for (std::uint32_t i = 0; i < count; ++i) {
-      all.push_back(greet(who));
-      ask("open, leased by many", all.back(), wire::open{"leased by many", 0, 0, 0});
+      sessions.push_back(greet(who));
+      ask("open, leased by many", sessions.back(), wire::open{"leased by many", 0, 0, 0});
     }
-    for (const core::session_id each : all) {
+    for (const core::session_id each : sessions) {
       static_cast<void>(lose(each));
     }
     const auto other = greet({71, 1'007, true});
@@ -451,7 +451,7 @@ class full_domain {
         wire::open_many{std::vector<std::string>(500, "leased by many"), 0, 0});
     ask("unfence, many leases", last, wire::unfence{"leased by many"});
     work_to_the_end("unfence, many leases, rest");
-    for (const core::session_id each : all) {
+    for (const core::session_id each : sessions) {
       hang_up(each);
     }
     hang_up(owner);
@@ -462,16 +462,16 @@ class full_domain {
   void subscribe(std::uint32_t of_each) {
     subscribers to(hub_, recorder_);
     out_.events = &to.events();
-    std::vector<std::shared_ptr<connection>> all;
+    std::vector<std::shared_ptr<connection>> subscribers;
     const core::limits bounds;
     const std::uint32_t connections = bounds.max_all_subscriptions / of_each;
     const std::string kind = ", 8,192 subscriptions of " + std::to_string(connections);
     for (std::uint32_t i = 0; i < connections; ++i) {
       // One principal has 8/9 of them at most.
       const core::peer who{30, i < connections / 2 ? 1'002U : 1'004U, true};
-      all.push_back(to.make(next_session_));
-      connection& made = *all.back();
-      times_.measure("accept", [&] { hub_.accept(all.back(), who); });
+      subscribers.push_back(to.make(next_session_));
+      connection& made = *subscribers.back();
+      times_.measure("accept", [&] { hub_.accept(subscribers.back(), who); });
       ++next_session_;
       to.join(made);
       wire::hello hello{};
@@ -488,11 +488,11 @@ class full_domain {
       ask("remove" + kind, member, wire::remove{"one more", 0});
       work_to_the_end("events" + kind);
     }
-    for (const auto& each : all) {
+    for (const auto& each : subscribers) {
       times_.measure("events to one connection", [&] { to.events().flush(*each); });
     }
-    ask("unsubscribe", all.front()->number, wire::unsubscribe{1});
-    for (const auto& each : all) {
+    ask("unsubscribe", subscribers.front()->number, wire::unsubscribe{1});
+    for (const auto& each : subscribers) {
       to.close(*each);
       if (lose(each->number)) {
         hang_up(each->number);
@@ -508,16 +508,16 @@ class full_domain {
     constexpr int readers = 3'900;
     const auto owner = greet({40, 1'003, true});
     publish(owner, "read by all");
-    std::vector<core::session_id> all;
+    std::vector<core::session_id> sessions;
     for (int i = 0; i < readers; ++i) {
-      all.push_back(greet({50, i % 2 == 0 ? 1'004U : 1'005U, true}));
-      ask("open, 3,900 readers", all.back(), wire::open{"read by all", 0, 0});
+      sessions.push_back(greet({50, i % 2 == 0 ? 1'004U : 1'005U, true}));
+      ask("open, 3,900 readers", sessions.back(), wire::open{"read by all", 0, 0});
       confirm(owner);
     }
     ask("remove, 3,900 readers", owner, wire::remove{"read by all", 0});
     work_to_the_end("remove, 3,900 readers, rest");
-    all.push_back(owner);
-    for (const core::session_id each : all) {
+    sessions.push_back(owner);
+    for (const core::session_id each : sessions) {
       if (lose(each)) {
         hang_up(each);
       }
@@ -527,13 +527,13 @@ class full_domain {
   void opens_of_one_segment(bool unfence) {
     const auto owner = greet({40, 1'003, true});
     publish(owner, "asked for");
-    std::vector<core::session_id> all;
+    std::vector<core::session_id> sessions;
     constexpr int members = 15;
     for (int i = 0; i < members; ++i) {
-      all.push_back(greet({50 + i, 1'004 + static_cast<std::uint32_t>(i), true}));
+      sessions.push_back(greet({50 + i, 1'004 + static_cast<std::uint32_t>(i), true}));
       const std::vector<std::string> names(500, "asked for");
       for (int each = 0; each < 8; ++each) {
-        ask("open_many, one name", all.back(), wire::open_many{names, 0, 60'000});
+        ask("open_many, one name", sessions.back(), wire::open_many{names, 0, 60'000});
       }
     }
     out_.questions.clear();
@@ -547,7 +547,7 @@ class full_domain {
     } else {
       hang_up(owner);
     }
-    for (const core::session_id each : all) {
+    for (const core::session_id each : sessions) {
       if (lose(each)) {
         hang_up(each);
       }

@@ -49,11 +49,11 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);  // required bet
 
 /// Throws after 60 s: the other side may have died.
 template <typename Predicate>
-void wait_until(const char* what, Predicate&& predicate) {
+void wait_until(const char* event, Predicate&& predicate) {
   const auto deadline = std::chrono::steady_clock::now() + 60s;
   while (!predicate()) {
     if (std::chrono::steady_clock::now() > deadline) {
-      throw std::runtime_error(std::string("timed out after 60 s waiting for ") + what);
+      throw std::runtime_error(std::string("timed out after 60 s waiting for ") + event);
     }
     std::this_thread::sleep_for(1ms);
   }

@@ -29,8 +29,8 @@ void free_held_item(gpointer data) {
 
 }  // namespace
 
-item_source::item_source(client by, options wanted, const std::stop_token& stop)
-    : options_(std::move(wanted)), client_(std::move(by)) {
+item_source::item_source(client client, options options, const std::stop_token& stop)
+    : options_(std::move(options)), client_(std::move(client)) {
   consumer_options joining;
   joining.mode = options_.mode;
   joining.held = options_.mode == consumer_mode::latest ? options_.held : 0;
@@ -59,10 +59,10 @@ item_source::item_source(client by, options wanted, const std::stop_token& stop)
   }
 }
 
-std::shared_ptr<item_source> item_source::open(client by,
-                                               const options& wanted,
+std::shared_ptr<item_source> item_source::open(client client,
+                                               const options& options,
                                                const std::stop_token& stop) {
-  return std::shared_ptr<item_source>(new item_source(std::move(by), wanted, stop));
+  return std::shared_ptr<item_source>(new item_source(std::move(client), options, stop));
 }
 
 std::optional<channel_item> item_source::next(std::chrono::milliseconds timeout,

@@ -33,8 +33,8 @@ class item_source : public std::enable_shared_from_this<item_source> {
 
   /// Joins the channel, within the timeout for its name. Throws `error` as
   /// `channel_consumer::open`, and invalid_argument if the channel's memory is not the host's.
-  [[nodiscard]] static std::shared_ptr<item_source> open(client by,
-                                                         const options& wanted,
+  [[nodiscard]] static std::shared_ptr<item_source> open(client client,
+                                                         const options& options,
                                                          const std::stop_token& stop);
 
   /// As `channel_consumer::next`.
@@ -51,7 +51,7 @@ class item_source : public std::enable_shared_from_this<item_source> {
   void release(channel_item& item) noexcept;
 
  private:
-  item_source(client by, options wanted, const std::stop_token& stop);
+  item_source(client client, options options, const std::stop_token& stop);
   [[nodiscard]] bool try_hold(const channel_item& item, std::uint64_t size);
 
   options options_;

@@ -23,16 +23,16 @@ constexpr std::size_t offset_at = 40;
 constexpr std::size_t flags_at = 48;
 constexpr std::size_t more_reserved_at = 52;
 
-void put(std::span<std::byte> to, std::size_t at, std::size_t bytes, std::uint64_t value) {
+void put(std::span<std::byte> target, std::size_t at, std::size_t bytes, std::uint64_t value) {
   for (std::size_t i = 0; i != bytes; ++i) {
-    to[at + i] = static_cast<std::byte>(value >> (8 * i) & 0xFFU);
+    target[at + i] = static_cast<std::byte>(value >> (8 * i) & 0xFFU);
   }
 }
 
-std::uint64_t get(std::span<const std::byte> from, std::size_t at, std::size_t bytes) {
+std::uint64_t get(std::span<const std::byte> source, std::size_t at, std::size_t bytes) {
   std::uint64_t value = 0;
   for (std::size_t i = 0; i != bytes; ++i) {
-    value |= std::to_integer<std::uint64_t>(from[at + i]) << (8 * i);
+    value |= std::to_integer<std::uint64_t>(source[at + i]) << (8 * i);
   }
   return value;
 }
@@ -80,34 +80,34 @@ std::string_view to_text(metadata_fault value) noexcept {
   return "the item's metadata are not valid";
 }
 
-metadata_fault decode(std::span<const std::byte> from,
+metadata_fault decode(std::span<const std::byte> source,
                       std::uint64_t slot_bytes,
                       item_metadata& value) {
   const bool is_ours =
-      from.size() > version_at &&
-      std::equal(magic.begin(), magic.end(), from.begin(), [](char a, std::byte b) {
+      source.size() > version_at &&
+      std::equal(magic.begin(), magic.end(), source.begin(), [](char a, std::byte b) {
         return static_cast<std::byte>(a) == b;
       });
   if (!is_ours) {
     return metadata_fault::foreign;
   }
-  const std::uint64_t version = get(from, version_at, 1);
+  const std::uint64_t version = get(source, version_at, 1);
   if (version > metadata_version) {
     return metadata_fault::version;
   }
-  if (version == 0 || from.size() < metadata_header_bytes || from.size() > max_metadata_bytes ||
-      get(from, reserved_at, 1) != 0 || get(from, more_reserved_at, 4) != 0 ||
-      get(from, caps_bytes_at, 2) != from.size() - metadata_header_bytes) {
+  if (version == 0 || source.size() < metadata_header_bytes || source.size() > max_metadata_bytes ||
+      get(source, reserved_at, 1) != 0 || get(source, more_reserved_at, 4) != 0 ||
+      get(source, caps_bytes_at, 2) != source.size() - metadata_header_bytes) {
     return metadata_fault::invalid;
   }
   item_metadata read;
-  read.size = get(from, size_at, 8);
-  read.pts = get(from, pts_at, 8);
-  read.dts = get(from, dts_at, 8);
-  read.duration = get(from, duration_at, 8);
-  read.offset = get(from, offset_at, 8);
-  read.flags = static_cast<std::uint32_t>(get(from, flags_at, 4)) & known_flags;
-  for (const std::byte each : from.subspan(metadata_header_bytes)) {
+  read.size = get(source, size_at, 8);
+  read.pts = get(source, pts_at, 8);
+  read.dts = get(source, dts_at, 8);
+  read.duration = get(source, duration_at, 8);
+  read.offset = get(source, offset_at, 8);
+  read.flags = static_cast<std::uint32_t>(get(source, flags_at, 4)) & known_flags;
+  for (const std::byte each : source.subspan(metadata_header_bytes)) {
     read.caps += std::to_integer<char>(each);
   }
   if (read.size > slot_bytes || !is_printable(read.caps)) {

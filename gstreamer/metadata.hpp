@@ -73,7 +73,7 @@ enum class metadata_fault : std::uint8_t {
 
 /// Reads metadata, which may have been written by an attacker. `slot_bytes`: of the item's slot,
 /// which the buffer's size must not exceed. Sets `value` if the result is `none`, and only then.
-[[nodiscard]] metadata_fault decode(std::span<const std::byte> from,
+[[nodiscard]] metadata_fault decode(std::span<const std::byte> source,
                                     std::uint64_t slot_bytes,
                                     item_metadata& value);
 

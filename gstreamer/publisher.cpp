@@ -133,16 +133,18 @@ bool publisher::await_consumers(const std::stop_token& stop) {
   return true;
 }
 
-void publisher::copy(GstBuffer* from, const channel_slot& to, std::uint64_t bytes) const {
-  if (!video_ || gst_buffer_get_video_meta(from) == nullptr) {
-    if (gst_buffer_extract(from, 0, to.data(), bytes) != bytes) {
+void publisher::copy(GstBuffer* buffer,
+                     const channel_slot& destination,
+                     std::uint64_t bytes) const {
+  if (!video_ || gst_buffer_get_video_meta(buffer) == nullptr) {
+    if (gst_buffer_extract(buffer, 0, destination.data(), bytes) != bytes) {
       throw error(errc::system_error, "publish", settings_.channel, "the buffer was not read");
     }
     return;
   }
   const std::unique_ptr<GstBuffer, buffer_unref> slot(gst_buffer_new_wrapped_full(
-      GstMemoryFlags{}, to.data(), to.bytes(), 0, bytes, nullptr, nullptr));
-  mapped_frame source(*video_, from, GST_MAP_READ);
+      GstMemoryFlags{}, destination.data(), destination.bytes(), 0, bytes, nullptr, nullptr));
+  mapped_frame source(*video_, buffer, GST_MAP_READ);
   mapped_frame target(*video_, slot.get(), GST_MAP_WRITE);
   if (!source.is_mapped() || !target.is_mapped() ||
       gst_video_frame_copy(target.get(), source.get()) == FALSE) {

@@ -53,7 +53,7 @@ class publisher {
  private:
   [[nodiscard]] std::uint64_t bytes_of(GstBuffer* buffer) const;
   [[nodiscard]] bool await_consumers(const std::stop_token& stop);
-  void copy(GstBuffer* from, const channel_slot& to, std::uint64_t bytes) const;
+  void copy(GstBuffer* buffer, const channel_slot& destination, std::uint64_t bytes) const;
 
   sink_settings settings_;
   std::optional<client> client_;

@@ -45,13 +45,13 @@ enum sink_property : guint {
   sink_wait_for_consumers,
 };
 
-/// Runs `what`, which throws; false: it has failed, and the element's error was posted. A failure
-/// because of unlock() only sets `stopped`.
+/// Runs `subject`, which throws; false: it has failed, and the element's error was posted. A
+/// failure because of unlock() only sets `stopped`.
 template <typename What>
-bool run(sink_element* self, bool* stopped, What&& what) {
+bool run(sink_element* self, bool* stopped, What&& subject) {
   auto* const element = static_cast<GstElement*>(static_cast<gpointer>(self));
   try {
-    what();
+    subject();
     return true;
   } catch (...) {
     *stopped = !post_failure(element, true);

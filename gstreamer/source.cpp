@@ -123,13 +123,13 @@ void follow_times(source_element* self, const item_metadata& times) {
   state.end = std::max(state.end, state.segment_base + (at - *state.segment_start) + duration);
 }
 
-GstBuffer* buffer_from(source_element* self, const received& from) {
+GstBuffer* buffer_from(source_element* self, const received& received) {
   auto* const base = static_cast<GstBaseSrc*>(static_cast<gpointer>(self));
   GstBuffer* const buffer = gst_buffer_new();
-  if (from.memory != nullptr) {
-    gst_buffer_append_memory(buffer, from.memory);
+  if (received.memory != nullptr) {
+    gst_buffer_append_memory(buffer, received.memory);
   }
-  const item_metadata& metadata = from.metadata;
+  const item_metadata& metadata = received.metadata;
   if (gst_base_src_get_do_timestamp(base) == FALSE) {
     GST_BUFFER_PTS(buffer) = metadata.pts;
     GST_BUFFER_DTS(buffer) = metadata.dts;
@@ -140,7 +140,7 @@ GstBuffer* buffer_from(source_element* self, const received& from) {
   GST_BUFFER_DURATION(buffer) = metadata.duration;
   GST_BUFFER_OFFSET(buffer) = metadata.offset;
   gst_buffer_set_flags(buffer, static_cast<GstBufferFlags>(metadata.flags));
-  if (from.is_after_gap) {
+  if (received.is_after_gap) {
     gst_buffer_set_flags(buffer, GST_BUFFER_FLAG_DISCONT);
   }
   return buffer;

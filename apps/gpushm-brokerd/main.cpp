@@ -55,24 +55,25 @@ void print_line(std::string_view text) {
   std::fprintf(stderr, "gpushm-brokerd: %s\n", gpushm::base::printable(text).c_str());
 }
 
-std::uint64_t less_reserved(std::uint64_t all) {
-  return all > 2 * reserved_descriptors ? all - reserved_descriptors : all / 2;
+std::uint64_t less_reserved(std::uint64_t total) {
+  return total > 2 * reserved_descriptors ? total - reserved_descriptors : total / 2;
 }
 
 /// Descriptors for all domains together.
-void limit_descriptors(domain_set_options& of) {
+void limit_descriptors(domain_set_options& options) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max != RLIM_INFINITY) {
-    of.descriptors = less_reserved(limit.rlim_max);
+    options.descriptors = less_reserved(limit.rlim_max);
   }
   // What the keeper cannot store would be lost with this process. The reserve has room for each
   // domain's own, for a journal that replaces another, and for copies that are being removed.
   const std::uint64_t kept = gpushm::keeper::descriptor_store::capacity();
   if (kept != 0) {
     const std::uint64_t most = less_reserved(kept);
-    of.descriptors = of.descriptors == 0 ? most : std::min(of.descriptors, most);
-    std::uint64_t& by_domain = of.limits.max_descriptors;  // its members' shares are parts of it
-    by_domain = by_domain == 0 ? of.descriptors : std::min(by_domain, of.descriptors);
+    options.descriptors = options.descriptors == 0 ? most : std::min(options.descriptors, most);
+    std::uint64_t& by_domain =
+        options.limits.max_descriptors;  // its members' shares are parts of it
+    by_domain = by_domain == 0 ? options.descriptors : std::min(by_domain, options.descriptors);
   }
 }
 
@@ -137,15 +138,15 @@ void add_choice(CLI::App& app,
   app.add_option_function<std::string>(
          name,
          [=, &into](const std::string& text) {
-           const auto found = choices.find(text);
-           if (found == choices.end()) {
+           const auto choice = choices.find(text);
+           if (choice == choices.end()) {
              std::string all;
              for (const auto& [each, value] : choices) {
                all += (all.empty() ? "" : ", ") + each;
              }
              throw CLI::ValidationError(name, "\"" + text + "\" is none of " + all);
            }
-           into = found->second;
+           into = choice->second;
          },
          help)
       ->envname(variable)

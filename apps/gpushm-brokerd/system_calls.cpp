@@ -158,7 +158,7 @@ class filter {
     }
   }
   struct releaser {
-    void operator()(void* of) const noexcept { ::seccomp_release(of); }
+    void operator()(void* context) const noexcept { ::seccomp_release(context); }
   };
   std::unique_ptr<void, releaser> context_;
 };
@@ -169,11 +169,11 @@ std::span<const system_call> needed_system_calls() {
   return needed;
 }
 
-void limit_system_calls(forbidden_call what) {
-  if (what == forbidden_call::allow) {
+void limit_system_calls(forbidden_call call) {
+  if (call == forbidden_call::allow) {
     return;
   }
-  filter rules(what == forbidden_call::kill ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ERRNO(EPERM));
+  filter rules(call == forbidden_call::kill ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ERRNO(EPERM));
   for (const system_call& each : needed) {
     rules.add(SCMP_ACT_ALLOW, each.name);
   }

@@ -26,6 +26,6 @@ enum class forbidden_call : unsigned char {
 /// Limits this process to the needed system calls: sockets are Unix sockets only, and no memory is
 /// made executable. Needs no_new_privs. Call before threads exist. Throws `error`: system_error if
 /// the kernel has no filters.
-void limit_system_calls(forbidden_call what);
+void limit_system_calls(forbidden_call call);
 
 }  // namespace gpushm::app

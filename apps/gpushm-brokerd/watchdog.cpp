@@ -35,9 +35,9 @@ std::optional<rounds> start(const domains::domain_set& domains) noexcept {
 }
 
 /// Whether each domain's event loop has gone round; logs those that have not.
-bool are_complete(const rounds& all) {
+bool are_complete(const rounds& rounds) {
   std::string waiting;
-  for (const auto& each : all) {
+  for (const auto& each : rounds) {
     if (!each.waits.expired()) {
       waiting += (waiting.empty() ? "" : ", ") + each.domain;
     }

@@ -122,25 +122,25 @@ bool is_32_bit(std::string_view path) {
   });
 }
 
-bool needs_file(std::string_view path, capability_set wanted) {
+bool needs_file(std::string_view path, capability_set capabilities) {
   std::string_view name = last_part(path);
   if (const auto end = name.find(".so"); end != std::string_view::npos) {
     name = name.substr(0, end);
-    if (is_32_bit(path) && !wanted.any_of(capability_set(compat32))) {
+    if (is_32_bit(path) && !capabilities.any_of(capability_set(compat32))) {
       return false;
     }
   }
   const auto known = std::find_if(
       files.begin(), files.end(), [&](const file_use& each) { return each.name == name; });
-  return known == files.end() || wanted.any_of(known->of);
+  return known == files.end() || capabilities.any_of(known->of);
 }
 
-bool needs_node(std::string_view path, capability_set wanted) {
+bool needs_node(std::string_view path, capability_set capabilities) {
   if (path.starts_with("/dev/nvidia-uvm")) {
-    return wanted.any_of(capability_set(compute));
+    return capabilities.any_of(capability_set(compute));
   }
   if (path == "/dev/nvidia-modeset" || path.starts_with("/dev/dri/")) {
-    return wanted.any_of(capability_set(graphics, display));
+    return capabilities.any_of(capability_set(graphics, display));
   }
   return true;
 }
@@ -184,7 +184,7 @@ capability_set read_capabilities(const std::optional<std::string>& listed, const
       configured(chosen.supported_capabilities, "supported_capabilities");
   const capability_set usual = configured(chosen.default_capabilities, "default_capabilities");
   capability_set set;
-  bool all = false;
+  bool wants_all = false;
   for (const auto& [name, each] : names) {
     if (!listed && usual.any_of(capability_set(each)) && supported.any_of(capability_set(each))) {
       set.add(each);
@@ -193,27 +193,28 @@ capability_set read_capabilities(const std::optional<std::string>& listed, const
   for (const std::string_view part :
        base::split(listed ? std::string_view(*listed) : std::string_view(), ",")) {
     const std::string_view word = base::trim(part);
-    const auto* found = named(word);
+    const auto* capability = named(word);
     if (word == "all") {
-      all = true;
+      wants_all = true;
     } else if (word.empty()) {
       continue;
-    } else if (found == nullptr) {
+    } else if (capability == nullptr) {
       refuse(variable, word, "is not a capability");
-    } else if (!supported.any_of(capability_set(found->second))) {
+    } else if (!supported.any_of(capability_set(capability->second))) {
       refuse(variable, word, "is not among supported_capabilities");
     } else {
-      set.add(found->second);
+      set.add(capability->second);
     }
   }
-  return all ? supported : set;
+  return wants_all ? supported : set;
 }
 
-std::vector<std::string> keep_capable(cdi::edits& changes, capability_set wanted) {
+std::vector<std::string> keep_capable(cdi::edits& changes, capability_set capabilities) {
   std::vector<std::string> gone;
   const auto drop = [&](auto& list, auto path_of, auto needed) {
-    const auto end = std::stable_partition(
-        list.begin(), list.end(), [&](const auto& each) { return needed(path_of(each), wanted); });
+    const auto end = std::stable_partition(list.begin(), list.end(), [&](const auto& each) {
+      return needed(path_of(each), capabilities);
+    });
     for (auto each = end; each != list.end(); ++each) {
       gone.push_back(path_of(*each));
     }

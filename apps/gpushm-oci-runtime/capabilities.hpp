@@ -33,7 +33,7 @@ class capability_set {
   constexpr explicit capability_set(Each... each)
       : bits_((0U | ... | static_cast<unsigned>(each))) {}
 
-  constexpr void add(capability each) { bits_ |= static_cast<unsigned>(each); }
+  constexpr void add(capability capability) { bits_ |= static_cast<unsigned>(capability); }
   [[nodiscard]] constexpr bool any_of(capability_set other) const {
     return (bits_ & other.bits_) != 0;
   }
@@ -54,6 +54,6 @@ class capability_set {
 
 /// Removes from `changes` the files and nodes that only other capabilities need. Files of no known
 /// capability stay. Returns what was removed.
-std::vector<std::string> keep_capable(cdi::edits& changes, capability_set wanted);
+std::vector<std::string> keep_capable(cdi::edits& changes, capability_set capabilities);
 
 }  // namespace gpushm::oci_runtime

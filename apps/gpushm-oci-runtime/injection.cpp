@@ -32,11 +32,11 @@ bool add_devices(cdi::oci_config& config, const settings& chosen, journal& log) 
     return false;
   }
   const cdi::registry registry(chosen.spec_dirs);
-  const auto all = select_devices(registry, wanted, chosen);
+  const auto selection = select_devices(registry, wanted, chosen);
   cdi::oci_config edited = config;
   std::vector<cdi::applied_edit> done;
   std::vector<logged_edit> reasons;
-  for (const selected& each : all) {
+  for (const selected& each : selection) {
     const std::size_t before = done.size();
     cdi::apply(cdi::without_present(each.given.changes, config), edited, each.given.device, done);
     reasons.resize(done.size(), {{}, {}, each.reason});

@@ -39,8 +39,8 @@ std::string as_quoted(std::string_view text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-const char* name_of(severity how) {
-  switch (how) {
+const char* name_of(severity severity) {
+  switch (severity) {
     case severity::info:
       return "info";
     case severity::warning:
@@ -86,7 +86,7 @@ void journal::append(const std::string& line) {
   }
 }
 
-void journal::edit(const logged_edit& what) {
+void journal::edit(const logged_edit& edit) {
   if (chosen_.log.empty()) {
     return;
   }
@@ -94,31 +94,32 @@ void journal::edit(const logged_edit& what) {
     append(line_of({{"time", now()},
                     {"level", "info"},
                     {"container", called_.container},
-                    {"device", what.device},
-                    {"edit", what.text},
-                    {"reason", what.reason}}));
+                    {"device", edit.device},
+                    {"edit", edit.text},
+                    {"reason", edit.reason}}));
     return;
   }
   append(plain_line(fmt::format("{} info {}: {}: {}, because {}",
                                 now(),
                                 called_.container,
-                                what.device,
-                                what.text,
-                                what.reason)));
+                                edit.device,
+                                edit.text,
+                                edit.reason)));
 }
 
-void journal::remark(severity how, std::string_view text) {
+void journal::remark(severity severity, std::string_view text) {
   if (chosen_.log.empty()) {
     return;
   }
   if (chosen_.log_json) {
     append(line_of({{"time", now()},
-                    {"level", name_of(how)},
+                    {"level", name_of(severity)},
                     {"container", called_.container},
                     {"msg", text}}));
     return;
   }
-  append(plain_line(fmt::format("{} {} {}: {}", now(), name_of(how), called_.container, text)));
+  append(
+      plain_line(fmt::format("{} {} {}: {}", now(), name_of(severity), called_.container, text)));
 }
 
 void journal::fail(std::string_view text) {

@@ -26,8 +26,8 @@ class journal {
  public:
   journal(const command_line& called, const settings& chosen);
 
-  void edit(const logged_edit& what);
-  void remark(severity how, std::string_view text);
+  void edit(const logged_edit& edit);
+  void remark(severity severity, std::string_view text);
   /// Writes to standard error, the log, and the runtime's log in the runtime's format.
   void fail(std::string_view text);
 

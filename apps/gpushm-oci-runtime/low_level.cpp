@@ -41,13 +41,13 @@ void refuse_recursion() {
 std::string find_low_level(const settings& chosen) {
   std::string tried;
   for (const std::string& name : chosen.runtimes) {
-    const auto found = app::oci::find_runtime(name);
-    if (found && !is_this_program(found->path)) {
-      return found->path;
+    const auto runtime = app::oci::find_runtime(name);
+    if (runtime && !is_this_program(runtime->path)) {
+      return runtime->path;
     }
     tried += tried.empty() ? "" : ", ";
     tried += name;
-    tried += found ? " (is this program itself)" : "";
+    tried += runtime ? " (is this program itself)" : "";
   }
   throw error(errc::system_error,
               "find runtime",
@@ -57,11 +57,11 @@ std::string find_low_level(const settings& chosen) {
 }
 
 void execute_runtime(const std::string& path, const std::vector<std::string>& arguments) {
-  std::vector<std::string> all{path};
-  all.insert(all.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> words{path};
+  words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
-  pointers.reserve(all.size() + 1);
-  for (std::string& each : all) {
+  pointers.reserve(words.size() + 1);
+  for (std::string& each : words) {
     pointers.push_back(each.data());
   }
   pointers.push_back(nullptr);

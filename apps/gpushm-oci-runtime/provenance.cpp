@@ -3,8 +3,8 @@
 
 namespace gpushm::oci_runtime {
 
-provenance set_by(source from, const settings& chosen) {
-  switch (from) {
+provenance set_by(source source, const settings& chosen) {
+  switch (source) {
     case source::annotation:
       // podman copies the annotations of the image, CRI-O those of the pod. A listed prefix is the
       // operator's statement that the engine of this machine copies neither.
@@ -18,10 +18,10 @@ provenance set_by(source from, const settings& chosen) {
   return provenance::image;
 }
 
-permission permitted(source from, const settings& chosen, bool privileged) {
+permission permitted(source source, const settings& chosen, bool privileged) {
   permission out;
-  out.any_kind = set_by(from, chosen) == provenance::engine_user;
-  switch (from) {
+  out.any_kind = set_by(source, chosen) == provenance::engine_user;
+  switch (source) {
     case source::annotation:
       out.accepted = out.any_kind;
       out.why_not = "annotation_prefixes is empty";

@@ -25,13 +25,13 @@ struct permission {
   std::string why_not;    ///< if they are not accepted: the reason, with the setting
 };
 
-/// Returns who can have set requests of `from`. The table in docs/oci-runtime.md has the same
+/// Returns who can have set requests of `source`. The table in docs/oci-runtime.md has the same
 /// content, engine by engine. Pure.
-[[nodiscard]] provenance set_by(source from, const settings& chosen);
+[[nodiscard]] provenance set_by(source source, const settings& chosen);
 
-/// Returns what requests of `from` can have. What an image can set is accepted only by a setting,
+/// Returns what requests of `source` can have. What an image can set is accepted only by a setting,
 /// and then only for devices of `default_kind`: an image cannot join a domain. `privileged`: the
 /// engine's user has given the container CAP_SYS_ADMIN, and with it every device. Pure.
-[[nodiscard]] permission permitted(source from, const settings& chosen, bool privileged);
+[[nodiscard]] permission permitted(source source, const settings& chosen, bool privileged);
 
 }  // namespace gpushm::oci_runtime

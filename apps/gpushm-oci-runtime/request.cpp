@@ -75,13 +75,13 @@ std::string assignment_text(std::string_view name, std::string_view value) {
 }
 
 void read_annotations(const oci_config& config, const settings& chosen, request& out) {
-  const oci_config* all = member(&config, "annotations");
-  if (all == nullptr || !all->is_object()) {
+  const oci_config* annotations = member(&config, "annotations");
+  if (annotations == nullptr || !annotations->is_object()) {
     return;
   }
   const permission allowed = permitted(source::annotation, chosen, is_privileged(config));
   std::map<std::string, std::string> asking;
-  for (const auto& [key, value] : all->items()) {
+  for (const auto& [key, value] : annotations->items()) {
     if (std::any_of(chosen.annotation_prefixes.begin(),
                     chosen.annotation_prefixes.end(),
                     [&key = key](const std::string& prefix) { return key.starts_with(prefix); })) {

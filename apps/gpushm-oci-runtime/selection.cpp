@@ -26,20 +26,20 @@ bool is_uuid(std::string_view name) {
 /// Collects devices, preceded by the edits of their documents.
 class collector {
  public:
-  collector(const cdi::registry& from, const request& wanted, const settings& chosen)
-      : from_(from), request_(wanted), chosen_(chosen) {}
+  collector(const cdi::registry& registry, const request& request, const settings& chosen)
+      : from_(registry), request_(request), chosen_(chosen) {}
 
-  void add(const requested_device& each) {
-    if (cdi::parse_qualified_name(each.name)) {
-      add_qualified(each);
-    } else if (each.name == "none") {
-      add_documents(each);
-    } else if (each.name == "all") {
-      add_all(each);
-    } else if (const auto name = device_named(each.name)) {
-      give(*name, each.reason, true);
+  void add(const requested_device& device) {
+    if (cdi::parse_qualified_name(device.name)) {
+      add_qualified(device);
+    } else if (device.name == "none") {
+      add_documents(device);
+    } else if (device.name == "all") {
+      add_all(device);
+    } else if (const auto name = device_named(device.name)) {
+      give(*name, device.reason, true);
     } else {
-      miss(each.name, qualified(chosen_.default_kind, each.name));
+      miss(device.name, qualified(chosen_.default_kind, device.name));
     }
   }
 
@@ -52,14 +52,14 @@ class collector {
                   "\"gpushm cdi list\" shows the available devices; \"gpushm cdi generate\" "
                   "describes this machine's GPUs");
     }
-    std::vector<selected> all;
+    std::vector<selected> selected;
     for (document_part& each : parts_) {
       if (each.filtered && chosen_.filter_by_capabilities) {
         filter(each);
       }
-      std::move(each.grants.begin(), each.grants.end(), std::back_inserter(all));
+      std::move(each.grants.begin(), each.grants.end(), std::back_inserter(selected));
     }
-    return all;
+    return selected;
   }
 
  private:
@@ -103,11 +103,11 @@ class collector {
     }
   }
 
-  void add_qualified(const requested_device& each) {
-    if (from_.find(each.name).found == nullptr) {
-      miss(each.name, each.name);
+  void add_qualified(const requested_device& device) {
+    if (from_.find(device.name).found == nullptr) {
+      miss(device.name, device.name);
     } else {
-      give(each.name, each.reason, false);
+      give(device.name, device.reason, false);
     }
   }
 
@@ -123,21 +123,21 @@ class collector {
     return any;
   }
 
-  void add_all(const requested_device& each) {
+  void add_all(const requested_device& device) {
     const std::string name = qualified(chosen_.default_kind, "all");
     if (from_.find(name).found != nullptr) {
-      give(name, each.reason, true);
+      give(name, device.reason, true);
     } else if (!for_each_of_default_kind([&](const std::string& found, const auto&) {
-                 give(found, each.reason, true);
+                 give(found, device.reason, true);
                })) {
       miss("all", name);
     }
   }
 
   // The driver's files without a GPU.
-  void add_documents(const requested_device& each) {
+  void add_documents(const requested_device& requested_device) {
     const auto add = [&](const std::string&, const cdi::registered_device& device) {
-      part_of(device.from->content, each.reason);
+      part_of(device.from->content, requested_device.reason);
     };
     if (!for_each_of_default_kind(add)) {
       miss("none", qualified(chosen_.default_kind, "all"));
@@ -160,14 +160,14 @@ class collector {
     const auto same_letter = [](char left, char right) {
       return left == right || (left ^ right) == ('a' ^ 'A');
     };
-    std::vector<std::string> found;
+    std::vector<std::string> matches;
     for_each_of_default_kind([&](const std::string& each, const auto&) {
       if (each.size() >= begin.size() &&
           std::equal(begin.begin(), begin.end(), each.begin(), same_letter)) {
-        found.push_back(each);
+        matches.push_back(each);
       }
     });
-    return found.size() == 1 ? std::optional(found.front()) : std::nullopt;
+    return matches.size() == 1 ? std::optional(matches.front()) : std::nullopt;
   }
 
   void filter(document_part& part) {
@@ -190,11 +190,11 @@ class collector {
 
 }  // namespace
 
-std::vector<selected> select_devices(const cdi::registry& from,
-                                     const request& wanted,
+std::vector<selected> select_devices(const cdi::registry& registry,
+                                     const request& request,
                                      const settings& chosen) {
-  collector all(from, wanted, chosen);
-  for (const requested_device& each : wanted.devices) {
+  collector all(registry, request, chosen);
+  for (const requested_device& each : request.devices) {
     all.add(each);
   }
   return all.finish();

@@ -23,8 +23,8 @@ struct selected {
 /// one, an index or "GPU:MIG". For documents whose devices are requested only by such names, only
 /// the files of the requested capabilities are added. Throws `error` (device_not_found naming all
 /// that no document defines, invalid_argument for capabilities).
-[[nodiscard]] std::vector<selected> select_devices(const cdi::registry& from,
-                                                   const request& wanted,
+[[nodiscard]] std::vector<selected> select_devices(const cdi::registry& registry,
+                                                   const request& request,
                                                    const settings& chosen);
 
 }  // namespace gpushm::oci_runtime

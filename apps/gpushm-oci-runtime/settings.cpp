@@ -18,13 +18,14 @@ namespace {
 
 constexpr std::string_view operation = "read settings";
 
-[[noreturn]] void refuse(const yaml::problem& found) {
-  throw error(errc::invalid_argument,
-              operation,
-              found.file,
-              found.line > 0
-                  ? fmt::format("line {}, column {}: {}", found.line, found.column, found.text)
-                  : found.text);
+[[noreturn]] void refuse(const yaml::problem& problem) {
+  throw error(
+      errc::invalid_argument,
+      operation,
+      problem.file,
+      problem.line > 0
+          ? fmt::format("line {}, column {}: {}", problem.line, problem.column, problem.text)
+          : problem.text);
 }
 
 /// Reads the members in order and refuses the first invalid one.

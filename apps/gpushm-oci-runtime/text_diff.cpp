@@ -16,13 +16,13 @@ namespace {
 using lines = std::vector<std::string_view>;
 
 lines lines_of(std::string_view text) {
-  lines all;
+  lines lines;
   while (!text.empty()) {
     const auto end = std::min(text.find('\n'), text.size() - 1);
-    all.push_back(text.substr(0, end + 1));
+    lines.push_back(text.substr(0, end + 1));
     text.remove_prefix(end + 1);
   }
-  return all;
+  return lines;
 }
 
 /// A line of the result, with the number of lines of both texts before it.
@@ -73,7 +73,9 @@ class comparison {
   }
 
  private:
-  static std::ptrdiff_t size(const lines& all) { return static_cast<std::ptrdiff_t>(all.size()); }
+  static std::ptrdiff_t size(const lines& lines) {
+    return static_cast<std::ptrdiff_t>(lines.size());
+  }
   [[nodiscard]] bool equal(std::ptrdiff_t x, std::ptrdiff_t y) const {
     return before_[static_cast<std::size_t>(x)] == after_[static_cast<std::size_t>(y)];
   }
@@ -136,11 +138,12 @@ std::string range(std::ptrdiff_t start, std::ptrdiff_t count) {
 }
 
 void add_hunk(std::string& out, const step* first, const step* last) {
-  const auto of = [&](char without) {
+  const auto count_without = [&](char without) {
     return std::count_if(first, last, [&](const step& each) { return each.mark != without; });
   };
-  out +=
-      fmt::format("@@ -{} +{} @@\n", range(first->before, of('+')), range(first->after, of('-')));
+  out += fmt::format("@@ -{} +{} @@\n",
+                     range(first->before, count_without('+')),
+                     range(first->after, count_without('-')));
   for (; first != last; ++first) {
     out += first->mark;
     out += first->line;

@@ -42,11 +42,11 @@ counts count(const json& report) {
 // The first skipped test's message: "FILE:LINE: Skipped", then the reason on the next line.
 std::string skip_reason(const std::string& output) {
   constexpr std::string_view mark = ": Skipped\n";
-  const std::size_t found = output.find(mark);
-  if (found == std::string::npos) {
+  const std::size_t entry = output.find(mark);
+  if (entry == std::string::npos) {
     return "every test was skipped";
   }
-  const std::size_t start = found + mark.size();
+  const std::size_t start = entry + mark.size();
   return output.substr(start, output.find('\n', start) - start);
 }
 

@@ -109,7 +109,7 @@ void print_facts(const json& facts) {
 }
 
 // The time limit of one check.
-std::chrono::milliseconds limit_of(const check& one, const arguments& given) {
+std::chrono::milliseconds limit_of(const check& check, const arguments& given) {
   if (given.limit) {
     return *given.limit;
   }
@@ -117,7 +117,7 @@ std::chrono::milliseconds limit_of(const check& one, const arguments& given) {
     return quick_limit;
   }
   // With --repeat, all cores are busy.
-  return std::max<std::chrono::milliseconds>(std::chrono::minutes(3), one.expected * 8) *
+  return std::max<std::chrono::milliseconds>(std::chrono::minutes(3), check.expected * 8) *
          (given.repeat != 0 ? 3 : 1);
 }
 
@@ -140,7 +140,7 @@ int run_checks(const std::vector<check>& checks, const arguments& given, const j
   for (const check& one : checks) {
     names.push_back(one.name);
   }
-  results all(given.out, facts, std::move(names));
+  results results(given.out, facts, std::move(names));
   for (const check& one : checks) {
     const auto start = clock::now();
     // The longest checks are last.
@@ -152,19 +152,19 @@ int run_checks(const std::vector<check>& checks, const arguments& given, const j
         given.repeat != 0 ? run_repeatedly(one, given.repeat, given.jobs, limit) : one.run(limit);
     const auto took = clock::now() - start;
     // Write it first, so that the file contains every printed result.
-    all.add(one.name, ended, took);
+    results.add(one.name, ended, took);
     print_result(one.name, ended, took);
   }
   std::cout << "\n"
-            << all.count(verdict::passed) << " passed, " << all.count(verdict::failed)
-            << " failed, " << all.count(verdict::skipped) << " skipped"
+            << results.count(verdict::passed) << " passed, " << results.count(verdict::failed)
+            << " failed, " << results.count(verdict::skipped) << " skipped"
             << (stop.pending() ? ", then interrupted" : "") << std::endl;
-  print_not_run(all.not_run());
+  print_not_run(results.not_run());
   if (stop.pending()) {
     return exit_failed;
   }
-  all.finish();
-  return all.count(verdict::failed) == 0 ? exit_ok : exit_failed;
+  results.finish();
+  return results.count(verdict::failed) == 0 ? exit_ok : exit_failed;
 }
 
 int run(const arguments& given) {
@@ -175,8 +175,8 @@ int run(const arguments& given) {
   const program_tree tree;
   const json facts = facts_of_machine();
   std::vector<check> checks = all_checks(tree, facts, given.bench);
-  std::erase_if(checks, [&](const check& one) {
-    return !selected(one.name, given.only) || (given.repeat != 0 && !one.repeatable);
+  std::erase_if(checks, [&](const check& check) {
+    return !selected(check.name, given.only) || (given.repeat != 0 && !check.repeatable);
   });
   if (given.list) {
     for (const check& one : checks) {

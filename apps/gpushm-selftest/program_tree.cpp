@@ -71,23 +71,23 @@ std::optional<std::string> program_tree::find(const std::string& name) const {
 }
 
 std::vector<std::string> program_tree::with_suffix(const std::string& suffix) const {
-  std::vector<std::string> found;
+  std::vector<std::string> programs;
   for (const auto& [name, path] : programs_) {
     if (name.ends_with(suffix)) {
-      found.push_back(name);
+      programs.push_back(name);
     }
   }
-  return found;
+  return programs;
 }
 
 std::vector<std::string> program_tree::with_prefix(const std::string& prefix) const {
-  std::vector<std::string> found;
+  std::vector<std::string> programs;
   for (const auto& [name, path] : programs_) {
     if (name.starts_with(prefix)) {
-      found.push_back(name);
+      programs.push_back(name);
     }
   }
-  return found;
+  return programs;
 }
 
 std::optional<program_tree::abi_sources> program_tree::abi() const {

@@ -18,8 +18,8 @@ constexpr int max_outputs = 5;
 
 class repetition {
  public:
-  repetition(const check& one, int times, std::chrono::milliseconds limit)
-      : one_(one), times_(times), limit_(limit) {}
+  repetition(const check& check, int times, std::chrono::milliseconds limit)
+      : one_(check), times_(times), limit_(limit) {}
 
   void work() {
     for (int run = next_++; run <= times_ && !stop_.pending(); run = next_++) {
@@ -30,21 +30,21 @@ class repetition {
   }
 
   [[nodiscard]] outcome result() {
-    outcome all;
-    all.output = std::move(output_);
-    all.detail = std::to_string(runs_) + " runs";
+    outcome outcome;
+    outcome.output = std::move(output_);
+    outcome.detail = std::to_string(runs_) + " runs";
     if (failed_ != 0) {
-      all.detail += fmt::format(", {} failed: {}", failed_, first_);
+      outcome.detail += fmt::format(", {} failed: {}", failed_, first_);
     } else if (runs_ < times_) {
-      all.detail += ", then interrupted";
+      outcome.detail += ", then interrupted";
     } else if (skipped_ == runs_) {
-      all.result = verdict::skipped;
-      all.detail = reason_;
+      outcome.result = verdict::skipped;
+      outcome.detail = reason_;
     } else {
-      all.result = verdict::passed;
+      outcome.result = verdict::passed;
     }
-    all.data = json{{"runs", runs_}, {"failures", std::move(failures_)}};
-    return all;
+    outcome.data = json{{"runs", runs_}, {"failures", std::move(failures_)}};
+    return outcome;
   }
 
  private:
@@ -82,8 +82,8 @@ class repetition {
 
 }  // namespace
 
-outcome run_repeatedly(const check& one, int times, int jobs, std::chrono::milliseconds limit) {
-  repetition all(one, times, limit);
+outcome run_repeatedly(const check& check, int times, int jobs, std::chrono::milliseconds limit) {
+  repetition all(check, times, limit);
   {
     const int count = std::min(times, jobs);
     std::vector<std::jthread> workers;

@@ -6,7 +6,7 @@
 namespace gpushm::cli {
 
 void command_list::add(std::string name,
-                       std::function<void(CLI::App& parent, words rest)> declare) {
+                       std::function<void(CLI::App& parent, words words)> declare) {
   entries_.push_back({std::move(name), std::move(declare)});
 }
 
@@ -28,13 +28,13 @@ void add_command_group(command_list& commands,
                        const char* description,
                        void (*add)(command_list& below)) {
   commands.add(name,
-               [=, &parsed = commands.parsed()](CLI::App& parent, const command_list::words rest) {
+               [=, &parsed = commands.parsed()](CLI::App& parent, const command_list::words words) {
                  CLI::App* app = parent.add_subcommand(name, description);
                  app->footer("");
                  app->require_subcommand(1);
                  command_list below(parsed);
                  add(below);
-                 below.declare(*app, rest);
+                 below.declare(*app, words);
                });
 }
 

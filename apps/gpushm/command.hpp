@@ -27,7 +27,7 @@ class command_list {
   explicit command_list(request& parsed) : parsed_(parsed) {}
 
   /// `declare` declares the command `name` below its parent.
-  void add(std::string name, std::function<void(CLI::App& parent, words rest)> declare);
+  void add(std::string name, std::function<void(CLI::App& parent, words words)> declare);
 
   /// Declares the command that is the first one of `line`; if there is no such command, all of
   /// them, which help and suggestions need.
@@ -38,7 +38,7 @@ class command_list {
  private:
   struct entry {
     std::string name;
-    std::function<void(CLI::App& parent, words rest)> declare;
+    std::function<void(CLI::App& parent, words words)> declare;
   };
 
   request& parsed_;

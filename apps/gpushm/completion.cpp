@@ -34,11 +34,11 @@ position find_position(const std::vector<command_entry>& table,
   std::string name;
   while (at.next + 1 < words.size() && (at.command == nullptr || at.command->has_commands)) {
     name += (name.empty() ? "" : " ") + words[at.next];
-    const command_entry* const found = find_command(table, name);
-    if (found == nullptr) {
+    const command_entry* const entry = find_command(table, name);
+    if (entry == nullptr) {
       break;
     }
-    at.command = found;
+    at.command = entry;
     ++at.next;
   }
   return at;

@@ -42,13 +42,13 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   // A beginning of a name, or a name with more behind it, such as --time and --output.
   constexpr std::size_t shortest = 3;
   const std::string_view stem = without_dashes(word);
-  const auto found = std::find_if(candidates.begin(), candidates.end(), [&](const auto& each) {
+  const auto candidate = std::find_if(candidates.begin(), candidates.end(), [&](const auto& each) {
     const std::string_view name = without_dashes(each);
     return std::min(stem.size(), name.size()) >= shortest &&
            (name.starts_with(stem) || stem.starts_with(name));
   });
-  if (found != candidates.end()) {
-    return *found;
+  if (candidate != candidates.end()) {
+    return *candidate;
   }
   near_match nearest(stem);
   for (const std::string& each : candidates) {
@@ -203,15 +203,15 @@ std::optional<usage_problem> find_unknown_command(const CLI::App& root,
       }
       continue;
     }
-    const auto found = std::find_if(
+    const auto match = std::find_if(
         below.begin(), below.end(), [&](const CLI::App* each) { return each->get_name() == word; });
-    if (found == below.end()) {
+    if (match == below.end()) {
       return usage_problem{
           with_suggestion(
               fmt::format("unknown command \"{}\"", word), word, command_names(*command)),
           name};
     }
-    command = *found;
+    command = *match;
     name += " " + word;
   }
   return std::nullopt;

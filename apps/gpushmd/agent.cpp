@@ -269,8 +269,8 @@ agent_end run_agent(const settings& chosen, const std::function<settings()>& rel
   agent running(started);
   for (;;) {
     running.beat();
-    const auto what = inbox.next(file.next(loop_interval), file.fd());
-    if (what == signals::kind::stop) {
+    const auto signal = inbox.next(file.next(loop_interval), file.fd());
+    if (signal == signals::kind::stop) {
       base::log(log_level::info, "stopping");
       return agent_end::stopped;
     }
@@ -278,7 +278,7 @@ agent_end run_agent(const settings& chosen, const std::function<settings()>& rel
       base::log(log_level::info, why + "; the agent starts again");
       return agent_end::restart;
     }
-    if (file.changed() || what == signals::kind::reload) {
+    if (file.changed() || signal == signals::kind::reload) {
       running.reload(reload);
     }
   }

@@ -213,12 +213,12 @@ void device_plugin::apply(const device_plugin_settings& offered) {
 }
 
 void device_plugin::apply_offer(const device_plugin_settings& offered,
-                                const gpushm::device_plugin::inventory& found,
+                                const gpushm::device_plugin::inventory& inventory,
                                 bool without_gpus) {
   gpushm::device_plugin::plan_options options = plan_options_of(start_, offered);
   options.gpus = options.gpus && !without_gpus;
   gpushm::device_plugin::planned plan =
-      gpushm::device_plugin::make_plan(offered.plugin, options, found);
+      gpushm::device_plugin::make_plan(offered.plugin, options, inventory);
   // Running containers refer to the GPUs' document even while the driver does not respond.
   gpushm::device_plugin::write_documents(plan,
                                          start_.cdi_dir,
@@ -234,7 +234,7 @@ void device_plugin::apply_offer(const device_plugin_settings& offered,
   const std::lock_guard lock(mutex_);
   plan_ = std::move(plan);
   gpu_uuids_.clear();
-  for (const gpushm::device_plugin::gpu_info& each : found.gpus) {
+  for (const gpushm::device_plugin::gpu_info& each : inventory.gpus) {
     gpu_uuids_.push_back(each.entry.uuid);
     gpu_addresses_.insert_or_assign(each.entry.uuid, each.entry.pci_address);
   }
@@ -325,15 +325,16 @@ std::vector<metrics::resource_reading> device_plugin::readings() const {
 }
 
 std::string device_plugin::not_registered() const {
-  const std::vector<kubelet::resource_status> all = manager_.status();
+  const std::vector<kubelet::resource_status> statuses = manager_.status();
   for (const auto& planned : plan_.resources) {
     // The manager's thread may not have seen the new resources yet.
-    const auto found = std::find_if(
-        all.begin(), all.end(), [&](const auto& each) { return each.name == planned->name(); });
-    if (found == all.end() || !found->registered) {
+    const auto match = std::find_if(statuses.begin(), statuses.end(), [&](const auto& each) {
+      return each.name == planned->name();
+    });
+    if (match == statuses.end() || !match->registered) {
       std::string why = planned->name() + " is not registered with the kubelet";
-      if (found != all.end() && !found->last_error.empty()) {
-        why += ": " + found->last_error;
+      if (match != statuses.end() && !match->last_error.empty()) {
+        why += ": " + match->last_error;
       }
       return why;
     }

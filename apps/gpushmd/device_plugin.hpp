@@ -60,7 +60,7 @@ class device_plugin {
   [[nodiscard]] std::optional<device_plugin_settings> next(const std::stop_token& stop);
   void apply(const device_plugin_settings& offered);
   void apply_offer(const device_plugin_settings& offered,
-                   const gpushm::device_plugin::inventory& found,
+                   const gpushm::device_plugin::inventory& inventory,
                    bool without_gpus);
   [[nodiscard]] gpushm::device_plugin::inventory take_inventory(
       const device_plugin_settings& offered);

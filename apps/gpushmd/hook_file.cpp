@@ -40,14 +40,14 @@ std::string content_of(const std::string& path) {
 void remove_unfinished(const std::string& directory, std::string_view name) {
   const std::string begin = std::string(name) + ".tmp.";
   std::error_code failed;
-  std::vector<std::filesystem::path> found;
+  std::vector<std::filesystem::path> paths;
   for (std::filesystem::directory_iterator at(directory, failed), end; !failed && at != end;
        at.increment(failed)) {
     if (at->path().filename().string().starts_with(begin)) {
-      found.push_back(at->path());
+      paths.push_back(at->path());
     }
   }
-  for (const std::filesystem::path& each : found) {
+  for (const std::filesystem::path& each : paths) {
     ::unlink(each.c_str());
   }
 }
@@ -62,23 +62,24 @@ bool is_installed(const std::string& path, const std::string& content) {
 }
 
 /// Returns the path.
-std::string install(const installation& what,
+std::string install(const installation& installation,
                     const std::string& source,
                     const std::string& directory) {
   const std::string content = content_of(source);
   if (content.empty()) {
     throw error(errc::system_error,
-                what.operation,
+                installation.operation,
                 source,
                 "the file is unreadable or empty",
-                what.next_step);
+                installation.next_step);
   }
-  std::string path = std::string(directory).append("/").append(what.name);
-  remove_unfinished(directory, what.name);
+  std::string path = std::string(directory).append("/").append(installation.name);
+  remove_unfinished(directory, installation.name);
   if (!is_installed(path, content)) {
-    base::staged_file written(what.operation, path);
+    base::staged_file written(installation.operation, path);
     written.write(content);
-    base::checked(what.operation, path, "fchmod", [&] { return ::fchmod(written.fd(), 0755); });
+    base::checked(
+        installation.operation, path, "fchmod", [&] { return ::fchmod(written.fd(), 0755); });
     written.commit();
   }
   return path;

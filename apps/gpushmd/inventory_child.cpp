@@ -20,57 +20,57 @@ constexpr const char* operation = "take an inventory of the GPUs";
 /// Upper bound of waiting for a killed process, which can be stuck in a system call of the driver.
 constexpr std::chrono::seconds end_timeout{1};
 
-json json_of(const gpushm::device_plugin::instance& from) {
-  return {{"index", from.entry.index},
-          {"uuid", from.entry.uuid},
-          {"gpu_instance", from.entry.gpu_instance},
-          {"compute_instance", from.entry.compute_instance},
-          {"profile", from.profile},
-          {"total_bytes", from.total_bytes}};
+json json_of(const gpushm::device_plugin::instance& document) {
+  return {{"index", document.entry.index},
+          {"uuid", document.entry.uuid},
+          {"gpu_instance", document.entry.gpu_instance},
+          {"compute_instance", document.entry.compute_instance},
+          {"profile", document.profile},
+          {"total_bytes", document.total_bytes}};
 }
 
-gpushm::device_plugin::instance instance_of(const json& from) {
+gpushm::device_plugin::instance instance_of(const json& document) {
   gpushm::device_plugin::instance result;
-  result.entry.index = from.at("index").get<unsigned int>();
-  result.entry.uuid = from.at("uuid").get<std::string>();
-  result.entry.gpu_instance = from.at("gpu_instance").get<unsigned int>();
-  result.entry.compute_instance = from.at("compute_instance").get<unsigned int>();
-  result.profile = from.at("profile").get<std::string>();
-  result.total_bytes = from.at("total_bytes").get<std::uint64_t>();
+  result.entry.index = document.at("index").get<unsigned int>();
+  result.entry.uuid = document.at("uuid").get<std::string>();
+  result.entry.gpu_instance = document.at("gpu_instance").get<unsigned int>();
+  result.entry.compute_instance = document.at("compute_instance").get<unsigned int>();
+  result.profile = document.at("profile").get<std::string>();
+  result.total_bytes = document.at("total_bytes").get<std::uint64_t>();
   return result;
 }
 
-json json_of(const gpushm::device_plugin::gpu_info& from) {
-  json result{{"index", from.entry.index},
-              {"uuid", from.entry.uuid},
-              {"pci_address", from.entry.pci_address},
-              {"minor", from.entry.minor},
-              {"mig_enabled", from.entry.mig_enabled},
-              {"name", from.name},
-              {"total_bytes", from.total_bytes},
+json json_of(const gpushm::device_plugin::gpu_info& document) {
+  json result{{"index", document.entry.index},
+              {"uuid", document.entry.uuid},
+              {"pci_address", document.entry.pci_address},
+              {"minor", document.entry.minor},
+              {"mig_enabled", document.entry.mig_enabled},
+              {"name", document.name},
+              {"total_bytes", document.total_bytes},
               {"instances", json::array()}};
-  if (from.numa_node) {
-    result["numa_node"] = *from.numa_node;
+  if (document.numa_node) {
+    result["numa_node"] = *document.numa_node;
   }
-  for (const gpushm::device_plugin::instance& each : from.instances) {
+  for (const gpushm::device_plugin::instance& each : document.instances) {
     result["instances"].push_back(json_of(each));
   }
   return result;
 }
 
-gpushm::device_plugin::gpu_info gpu_of(const json& from) {
+gpushm::device_plugin::gpu_info gpu_of(const json& document) {
   gpushm::device_plugin::gpu_info result;
-  result.entry.index = from.at("index").get<unsigned int>();
-  result.entry.uuid = from.at("uuid").get<std::string>();
-  result.entry.pci_address = from.at("pci_address").get<std::string>();
-  result.entry.minor = from.at("minor").get<int>();
-  result.entry.mig_enabled = from.at("mig_enabled").get<bool>();
-  result.name = from.at("name").get<std::string>();
-  result.total_bytes = from.at("total_bytes").get<std::uint64_t>();
-  if (from.contains("numa_node")) {
-    result.numa_node = from.at("numa_node").get<std::int64_t>();
+  result.entry.index = document.at("index").get<unsigned int>();
+  result.entry.uuid = document.at("uuid").get<std::string>();
+  result.entry.pci_address = document.at("pci_address").get<std::string>();
+  result.entry.minor = document.at("minor").get<int>();
+  result.entry.mig_enabled = document.at("mig_enabled").get<bool>();
+  result.name = document.at("name").get<std::string>();
+  result.total_bytes = document.at("total_bytes").get<std::uint64_t>();
+  if (document.contains("numa_node")) {
+    result.numa_node = document.at("numa_node").get<std::int64_t>();
   }
-  for (const json& each : from.at("instances")) {
+  for (const json& each : document.at("instances")) {
     result.instances.push_back(instance_of(each));
     result.entry.instances.push_back(result.instances.back().entry);
   }
@@ -79,13 +79,13 @@ gpushm::device_plugin::gpu_info gpu_of(const json& from) {
 
 }  // namespace
 
-std::string inventory_text(const gpushm::device_plugin::inventory& from) {
+std::string inventory_text(const gpushm::device_plugin::inventory& document) {
   json result{{"gpus", json::array()},
-              {"closeness", from.closeness},
-              {"driver_version", from.driver_version},
-              {"left_out", from.left_out},
-              {"problem", from.problem}};
-  for (const gpushm::device_plugin::gpu_info& each : from.gpus) {
+              {"closeness", document.closeness},
+              {"driver_version", document.driver_version},
+              {"left_out", document.left_out},
+              {"problem", document.problem}};
+  for (const gpushm::device_plugin::gpu_info& each : document.gpus) {
     result["gpus"].push_back(json_of(each));
   }
   return result.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -93,15 +93,15 @@ std::string inventory_text(const gpushm::device_plugin::inventory& from) {
 
 std::optional<gpushm::device_plugin::inventory> inventory_of_text(const std::string& text) {
   try {
-    const json from = json::parse(text);
+    const json document = json::parse(text);
     gpushm::device_plugin::inventory result;
-    for (const json& each : from.at("gpus")) {
+    for (const json& each : document.at("gpus")) {
       result.gpus.push_back(gpu_of(each));
     }
-    result.closeness = from.at("closeness").get<std::vector<std::vector<unsigned int>>>();
-    result.driver_version = from.at("driver_version").get<std::string>();
-    result.left_out = from.at("left_out").get<std::vector<std::string>>();
-    result.problem = from.at("problem").get<std::string>();
+    result.closeness = document.at("closeness").get<std::vector<std::vector<unsigned int>>>();
+    result.driver_version = document.at("driver_version").get<std::string>();
+    result.left_out = document.at("left_out").get<std::vector<std::string>>();
+    result.problem = document.at("problem").get<std::string>();
     return result;
   } catch (const json::exception&) {
     return std::nullopt;

@@ -17,7 +17,7 @@ inline constexpr const char* inventory_argument = "--print-inventory";
 /// exit status.
 int print_inventory(const std::string& library);
 
-[[nodiscard]] std::string inventory_text(const gpushm::device_plugin::inventory& from);
+[[nodiscard]] std::string inventory_text(const gpushm::device_plugin::inventory& document);
 /// Returns nullopt if the text is not an output of `inventory_text`.
 [[nodiscard]] std::optional<gpushm::device_plugin::inventory> inventory_of_text(
     const std::string& text);

@@ -27,30 +27,30 @@ void lost_gpu_reports::add(const std::string& uuid, const std::string& pci_addre
 
 void lost_gpu_reports::run(const std::stop_token& stop) {
   for (;;) {
-    reports all;
+    reports reports;
     {
       std::unique_lock lock(mutex_);
       if (!due_.wait(lock, stop, [this] { return !waiting_.empty(); }) || stop.stop_requested()) {
         return;
       }
-      all.swap(waiting_);
+      reports.swap(waiting_);
     }
-    all = send_all(std::move(all));
-    if (!all.empty()) {
+    reports = send_all(std::move(reports));
+    if (!reports.empty()) {
       std::unique_lock lock(mutex_);
-      waiting_.merge(all);
+      waiting_.merge(reports);
       due_.wait_for(lock, stop, retry_interval_, [] { return false; });
     }
   }
 }
 
 /// Returns those that were not taken.
-lost_gpu_reports::reports lost_gpu_reports::send_all(reports all) const {
-  for (auto at = all.begin(); at != all.end();) {
+lost_gpu_reports::reports lost_gpu_reports::send_all(reports reports) const {
+  for (auto at = reports.begin(); at != reports.end();) {
     try {
       send_(at->first, at->second);
       base::log(log_level::warning, fmt::format("{} is lost: its segments have ended", at->first));
-      at = all.erase(at);
+      at = reports.erase(at);
     } catch (const std::exception& why) {
       base::log(log_level::error,
                 fmt::format(
@@ -58,7 +58,7 @@ lost_gpu_reports::reports lost_gpu_reports::send_all(reports all) const {
       ++at;
     }
   }
-  return all;
+  return reports;
 }
 
 }  // namespace gpushm::agent

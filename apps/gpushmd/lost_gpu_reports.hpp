@@ -34,7 +34,7 @@ class lost_gpu_reports {
   using reports = std::map<std::string, std::string>;  ///< PCI addresses by UUID
 
   void run(const std::stop_token& stop);
-  [[nodiscard]] reports send_all(reports all) const;
+  [[nodiscard]] reports send_all(reports reports) const;
 
   const sender send_;
   const std::chrono::milliseconds retry_interval_;

@@ -41,17 +41,17 @@ const char* variable(const char* name) {
 }
 
 void add_settings(CLI::App& app, flag_values& flags) {
-  const auto all = all_settings();
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    std::string help(all[i].help);
-    if (!all[i].variable.empty()) {
-      help.append(" ($").append(all[i].variable).append(")");
+  const auto settings = all_settings();
+  for (std::size_t i = 0; i < settings.size(); ++i) {
+    std::string help(settings[i].help);
+    if (!settings[i].variable.empty()) {
+      help.append(" ($").append(settings[i].variable).append(")");
     }
     app.add_option_function<std::string>(
-           std::string(all[i].flag),
+           std::string(settings[i].flag),
            [&flags, i](const std::string& text) { flags[i] = text; },
            help)
-        ->type_name(std::string(all[i].value_name))
+        ->type_name(std::string(settings[i].value_name))
         ->take_last();
   }
 }

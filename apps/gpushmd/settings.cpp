@@ -21,22 +21,22 @@ namespace {
 
 constexpr std::size_t max_file_bytes = std::size_t{1} << 20U;
 
-std::string_view value_of(const setting& what,
+std::string_view value_of(const setting& setting,
                           std::size_t index,
                           const flag_values& flags,
                           const char* (*variable)(const char*),
                           std::string& place) {
   if (index < flags.size() && flags[index]) {
-    place = what.flag;
+    place = setting.flag;
     return *flags[index];
   }
-  const char* const found =
-      what.variable.empty() ? nullptr : variable(std::string(what.variable).c_str());
-  if (found == nullptr || *found == '\0') {
+  const char* const text =
+      setting.variable.empty() ? nullptr : variable(std::string(setting.variable).c_str());
+  if (text == nullptr || *text == '\0') {
     return {};
   }
-  place = fmt::format("${}", what.variable);
-  return found;
+  place = fmt::format("${}", setting.variable);
+  return text;
 }
 
 void read_file(const std::string& file, settings& out, std::vector<settings_problem>& problems) {
@@ -175,23 +175,23 @@ settings_result gather_settings(const flag_values& flags,
                                 const char* (*variable)(const char* name)) {
   settings_result result;
   std::string place;
-  const auto all = all_settings();
+  const auto settings = all_settings();
   // The first setting is the file; the others override it.
-  if (const std::string_view file = value_of(all.front(), 0, flags, variable, place);
+  if (const std::string_view file = value_of(settings.front(), 0, flags, variable, place);
       !file.empty()) {
     result.content.config_file = file;
     read_file(result.content.config_file, result.content, result.problems);
   }
   take_health_variables(variable, result.content, result.problems);
   warn_of_foreign_variables(variable, result.content);
-  for (std::size_t i = 1; i < all.size(); ++i) {
+  for (std::size_t i = 1; i < settings.size(); ++i) {
     place.clear();
-    const std::string_view text = value_of(all[i], i, flags, variable, place);
+    const std::string_view text = value_of(settings[i], i, flags, variable, place);
     if (place.empty()) {
       continue;
     }
     try {
-      all[i].take(result.content, text);
+      settings[i].take(result.content, text);
     } catch (const error& why) {
       result.problems.push_back({place, why.cause(), why.next_step()});
     }

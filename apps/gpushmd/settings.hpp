@@ -78,7 +78,7 @@ struct setting {
   void (*take)(settings& into, std::string_view text);
   /// Whether the setting differs. Null: it is in `settings::offer`, which a running agent applies;
   /// all others take effect at the next start.
-  bool (*differs)(const settings& one, const settings& other);
+  bool (*differs)(const settings& left, const settings& right);
 };
 [[nodiscard]] std::span<const setting> all_settings();
 

@@ -54,16 +54,17 @@ class section_reader {
   }
 
   void read_entry(const yaml::entry& entry, const std::string& path) {
-    const auto all = all_settings();
-    const auto exact =
-        std::find_if(all.begin(), all.end(), [&](const setting& s) { return s.key == path; });
-    if (exact != all.end()) {
+    const auto settings = all_settings();
+    const auto exact = std::find_if(
+        settings.begin(), settings.end(), [&](const setting& s) { return s.key == path; });
+    if (exact != settings.end()) {
       take(*exact, *entry.value);
       return;
     }
     const std::string inside = path + ".";
-    if (std::any_of(
-            all.begin(), all.end(), [&](const setting& s) { return s.key.starts_with(inside); })) {
+    if (std::any_of(settings.begin(), settings.end(), [&](const setting& s) {
+          return s.key.starts_with(inside);
+        })) {
       read_mapping(*entry.value, path);
       return;
     }
@@ -85,14 +86,14 @@ class section_reader {
                          : fmt::format("{} belongs in {}, outside agent", key, place);
   }
 
-  void take(const setting& what, const yaml::node& node) {
+  void take(const setting& setting, const yaml::node& node) {
     if (reader_.is_null(node)) {
       return;
     }
     std::string text;
     if (yaml::followed(node).is == yaml::node::shape::sequence) {
       std::vector<std::string> parts;
-      reader_.read(node, what.key, parts);
+      reader_.read(node, setting.key, parts);
       for (const std::string& part : parts) {
         text.append(text.empty() ? "" : ",").append(part);
       }
@@ -100,11 +101,11 @@ class section_reader {
       text = yaml::followed(node).value;
     }
     try {
-      what.take(out_, text);
+      setting.take(out_, text);
     } catch (const error& why) {
       report(node.line,
              node.column,
-             fmt::format("agent.{}: {}", what.key, why.cause()),
+             fmt::format("agent.{}: {}", setting.key, why.cause()),
              why.next_step());
     }
   }

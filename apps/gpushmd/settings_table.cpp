@@ -103,8 +103,8 @@ std::string level_name(std::string_view text) {
 
 /// For settings that take effect at the next start.
 template <auto Member>
-constexpr bool differs(const settings& one, const settings& other) {
-  return one.*Member != other.*Member;
+constexpr bool differs(const settings& left, const settings& right) {
+  return left.*Member != right.*Member;
 }
 constexpr auto immediately = nullptr;
 

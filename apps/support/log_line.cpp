@@ -90,28 +90,28 @@ class line_buffer {
   char one_ = 0;
 };
 
-void append_time(line_buffer& to) noexcept {
+void append_time(line_buffer& file) noexcept {
   using namespace std::chrono;
   const auto now = floor<milliseconds>(system_clock::now());
   const auto day = floor<days>(now);
   const year_month_day date(day);
   const hh_mm_ss time(now - day);
-  to.append_formatted("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
-                      static_cast<int>(date.year()),
-                      static_cast<unsigned>(date.month()),
-                      static_cast<unsigned>(date.day()),
-                      time.hours().count(),
-                      time.minutes().count(),
-                      time.seconds().count(),
-                      time.subseconds().count());
+  file.append_formatted("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
+                        static_cast<int>(date.year()),
+                        static_cast<unsigned>(date.month()),
+                        static_cast<unsigned>(date.day()),
+                        time.hours().count(),
+                        time.minutes().count(),
+                        time.seconds().count(),
+                        time.subseconds().count());
 }
 
 /// A pipe that is writable has room for PIPE_BUF bytes (pipe(7)).
-bool write_whole(std::string_view line, int to) noexcept {
-  pollfd entry{to, POLLOUT, 0};
+bool write_whole(std::string_view line, int file) noexcept {
+  pollfd entry{file, POLLOUT, 0};
   // POLLERR: nobody reads it, and SIGPIPE would end this program.
   return base::retry([&] { return ::poll(&entry, 1, 0); }) > 0 && entry.revents == POLLOUT &&
-         base::retry([&] { return ::write(to, line.data(), line.size()); }) >= 0;
+         base::retry([&] { return ::write(file, line.data(), line.size()); }) >= 0;
 }
 
 }  // namespace
@@ -124,12 +124,12 @@ std::optional<log_level> log_level_of(std::string_view word) noexcept {
   return static_cast<log_level>(found - level_words.begin());
 }
 
-program_log::program_log(std::string program, log_level least, log_format format, int to)
+program_log::program_log(std::string program, log_level least, log_format format, int file)
     : program_(std::move(program)),
       least_(least),
       format_(format),
-      to_(to),
-      has_colours_(format == log_format::text && ::isatty(to) == 1) {}
+      to_(file),
+      has_colours_(format == log_format::text && ::isatty(file) == 1) {}
 
 bool program_log::write_line(log_level level, std::string_view text) const noexcept {
   if (format_ == log_format::json) {

@@ -29,11 +29,11 @@ namespace gpushm::app {
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class program_log {
  public:
-  /// Lines below `least` are left out. `to`: a pipe, a terminal or a file, not owned.
+  /// Lines below `least` are left out. `file`: a pipe, a terminal or a file, not owned.
   explicit program_log(std::string program,
                        log_level least = log_level::info,
                        log_format format = log_format::text,
-                       int to = STDERR_FILENO);
+                       int file = STDERR_FILENO);
 
   /// `text` is UTF-8 without control characters other than line feeds (`base::printable_lines`).
   /// A line feed is written as "\x0a", and in JSON as "\n".

@@ -11,7 +11,7 @@ namespace gpushm::app {
 /// shared objects: safe (immutable).
 class style {
  public:
-  explicit style(bool on) noexcept : on_(on) {}
+  explicit style(bool enabled) noexcept : on_(enabled) {}
   /// On if `fd` is a terminal with colours ($TERM) and $NO_COLOR is unset or empty.
   [[nodiscard]] static style of(int fd);
 

@@ -28,9 +28,9 @@ struct mallinfo2 mallinfo2(void) {
   static _Atomic(read_heap*) chosen = NULL;
   read_heap* function = atomic_load_explicit(&chosen, memory_order_acquire);
   if (function == NULL) {
-    void* const found = dlsym(RTLD_DEFAULT, "mallinfo2");
-    if (found != NULL) {
-      memcpy(&function, &found, sizeof function);
+    void* const symbol = dlsym(RTLD_DEFAULT, "mallinfo2");
+    if (symbol != NULL) {
+      memcpy(&function, &symbol, sizeof function);
     } else {
       function = read_in_int;
     }

@@ -57,9 +57,9 @@ int pthread_cond_clockwait(pthread_cond_t* condition,
   static _Atomic(clockwait*) chosen = NULL;
   clockwait* function = atomic_load_explicit(&chosen, memory_order_acquire);
   if (function == NULL) {
-    void* const found = dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
-    if (found != NULL) {
-      memcpy(&function, &found, sizeof function);
+    void* const symbol = dlsym(RTLD_DEFAULT, "pthread_cond_clockwait");
+    if (symbol != NULL) {
+      memcpy(&function, &symbol, sizeof function);
     } else {
       function = wait_on_default_clock;
     }

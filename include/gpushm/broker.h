@@ -142,10 +142,10 @@ GPUSHM_API gpushm_errc gpushm_file_export_begin(gpushm_string path,
 GPUSHM_API void gpushm_file_export_end(gpushm_file_export* file_export);
 /* A client of this export's broker, owned by the export and valid as long as the export exists. */
 GPUSHM_API gpushm_client* gpushm_file_export_client(const gpushm_file_export* file_export);
-/* Writes or replaces the file, which describes `what`, a published segment of that client. Fails as
- * gpushm_export_segment and gpushm_ticket_file_create. */
+/* Writes or replaces the file, which describes `segment`, a published segment of that client. Fails
+ * as gpushm_export_segment and gpushm_ticket_file_create. */
 GPUSHM_API gpushm_errc gpushm_file_export_write(gpushm_file_export* file_export,
-                                                const gpushm_segment* what);
+                                                const gpushm_segment* segment);
 
 /* NOLINTEND */
 

@@ -37,19 +37,19 @@ namespace glue {
 
 /// Copies between the C and the C++ structure, in either direction.
 template <typename From, typename To>
-void copy_limits(const From& from, To& to) noexcept {
-  to.max_segments = from.max_segments;
-  to.max_connections = from.max_connections;
-  to.quota_bytes = from.quota_bytes;
-  to.quota_bytes_per_principal = from.quota_bytes_per_principal;
-  to.memory_bytes = from.memory_bytes;
-  to.max_descriptors = from.max_descriptors;
-  to.max_pending_opens = from.max_pending_opens;
-  to.reserved_descriptors = from.reserved_descriptors;
-  to.hello_timeout_ms = from.hello_timeout_ms;
-  to.send_timeout_ms = from.send_timeout_ms;
-  to.max_inflight_descriptors = from.max_inflight_descriptors;
-  to.fence_delay_ms = from.fence_delay_ms;
+void copy_limits(const From& source, To& target) noexcept {
+  target.max_segments = source.max_segments;
+  target.max_connections = source.max_connections;
+  target.quota_bytes = source.quota_bytes;
+  target.quota_bytes_per_principal = source.quota_bytes_per_principal;
+  target.memory_bytes = source.memory_bytes;
+  target.max_descriptors = source.max_descriptors;
+  target.max_pending_opens = source.max_pending_opens;
+  target.reserved_descriptors = source.reserved_descriptors;
+  target.hello_timeout_ms = source.hello_timeout_ms;
+  target.send_timeout_ms = source.send_timeout_ms;
+  target.max_inflight_descriptors = source.max_inflight_descriptors;
+  target.fence_delay_ms = source.fence_delay_ms;
 }
 
 }  // namespace glue

@@ -209,7 +209,7 @@ GPUSHM_API gpushm_errc gpushm_consumer_next(gpushm_consumer* consumer,
                                             int64_t timeout_ms,
                                             const gpushm_stop* stop,
                                             gpushm_item** item,
-                                            bool* got);
+                                            bool* has_item);
 /* As above, but without waiting (gpushm_poller). Sets `*item` if `*progress` is done. At the end it
  * can block as gpushm_consumer_next. */
 GPUSHM_API gpushm_errc gpushm_consumer_watch(gpushm_consumer* consumer,
@@ -227,7 +227,7 @@ GPUSHM_API gpushm_errc gpushm_consumer_next_on(gpushm_consumer* consumer,
                                                int64_t timeout_ms,
                                                const gpushm_stop* stop,
                                                gpushm_item** item,
-                                               bool* got);
+                                               bool* has_item);
 GPUSHM_API gpushm_errc gpushm_item_get(const gpushm_item* item, gpushm_item_info* info);
 /* Returns the segment that has the slot, as a new handle (gpushm_segment_close). It stays mapped
  * after the item is released, and after the consumer has continued with other slots. */

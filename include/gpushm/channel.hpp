@@ -82,8 +82,8 @@ class channel_slot {
   /// Publishes it when `stream` has done its work. As `gpushm_slot_publish_on`.
   std::uint64_t publish_on(void* stream, std::span<const std::byte> metadata = {}) {
     return publish_by(
-        [stream](auto* slot, auto... rest) {
-          return gpushm_slot_publish_on(slot, stream, rest...);
+        [stream](auto* slot, auto... arguments) {
+          return gpushm_slot_publish_on(slot, stream, arguments...);
         },
         metadata);
   }
@@ -127,7 +127,7 @@ class channel_producer {
  public:
   channel_producer() noexcept = default;
   /// Creates a channel, or continues one whose producer has died. As `gpushm_producer_create`.
-  [[nodiscard]] static channel_producer create(const client& by,
+  [[nodiscard]] static channel_producer create(const client& client,
                                                std::string_view name,
                                                const channel_options& options) {
     const glue::stop_bridge bridge(options.stop);
@@ -139,7 +139,7 @@ class channel_producer {
     wanted.stop = bridge.handle();
     channel_producer result;
     gpushm_producer* created = nullptr;
-    glue::check(gpushm_producer_create(by.handle(), glue::text(name), &wanted, &created));
+    glue::check(gpushm_producer_create(client.handle(), glue::text(name), &wanted, &created));
     result.handle_.reset(created);
     return result;
   }
@@ -155,8 +155,8 @@ class channel_producer {
                                                     std::chrono::milliseconds timeout,
                                                     const std::stop_token& stop = {}) {
     return acquire_by(
-        [stream](auto* producer, auto... rest) {
-          return gpushm_producer_acquire_on(producer, stream, rest...);
+        [stream](auto* producer, auto... arguments) {
+          return gpushm_producer_acquire_on(producer, stream, arguments...);
         },
         timeout,
         stop);
@@ -283,7 +283,7 @@ class channel_consumer {
  public:
   channel_consumer() noexcept = default;
   /// Joins a channel. As `gpushm_consumer_open`.
-  [[nodiscard]] static channel_consumer open(const client& by,
+  [[nodiscard]] static channel_consumer open(const client& client,
                                              std::string_view name,
                                              const consumer_options& options = {}) {
     const glue::stop_bridge bridge(options.stop);
@@ -296,7 +296,7 @@ class channel_consumer {
     channel_consumer result;
     gpushm_consumer* opened = nullptr;
     glue::check(gpushm_consumer_open(
-        by.handle(), glue::text(name), &wanted, options.timeout.count(), &opened));
+        client.handle(), glue::text(name), &wanted, options.timeout.count(), &opened));
     result.handle_.reset(opened);
     return result;
   }
@@ -312,8 +312,8 @@ class channel_consumer {
                                                  std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop = {}) {
     return next_by(
-        [stream](auto* consumer, auto... rest) {
-          return gpushm_consumer_next_on(consumer, stream, rest...);
+        [stream](auto* consumer, auto... arguments) {
+          return gpushm_consumer_next_on(consumer, stream, arguments...);
         },
         timeout,
         stop);
@@ -376,9 +376,9 @@ struct channel_status {
   std::vector<channel_consumer_status> consumers;
 
   /// Reads the state of a channel. As `gpushm_channel_status_read`.
-  [[nodiscard]] static channel_status read(const client& by, std::string_view name) {
+  [[nodiscard]] static channel_status read(const client& client, std::string_view name) {
     gpushm_channel_status* read = nullptr;
-    glue::check(gpushm_channel_status_read(by.handle(), glue::text(name), &read));
+    glue::check(gpushm_channel_status_read(client.handle(), glue::text(name), &read));
     const std::unique_ptr<gpushm_channel_status, glue::deleter<&gpushm_channel_status_free>> owned(
         read);
     auto info = glue::sized<gpushm_channel_info>();

@@ -146,13 +146,13 @@ class stop_bridge {
   return result;
 }
 
-[[nodiscard]] inline event event_from(const gpushm_event& from) {
+[[nodiscard]] inline event event_from(const gpushm_event& source) {
   event result;
-  result.kind = static_cast<event_kind>(from.kind);
-  result.name.assign(from.name, from.name_size);
-  result.generation = from.generation;
-  result.leases = from.leases;
-  result.peer_pid = from.peer_pid;
+  result.kind = static_cast<event_kind>(source.kind);
+  result.name.assign(source.name, source.name_size);
+  result.generation = source.generation;
+  result.leases = source.leases;
+  result.peer_pid = source.peer_pid;
   return result;
 }
 
@@ -209,10 +209,10 @@ class subscription {
       std::remove_reference_t<Handler>& handler;
       std::exception_ptr thrown;
     } shared{handler, nullptr};
-    const auto call = [](void* user, const gpushm_event* got) noexcept {
+    const auto call = [](void* user, const gpushm_event* event) noexcept {
       auto& to = *static_cast<context*>(user);
       try {
-        to.handler(glue::event_from(*got));
+        to.handler(glue::event_from(*event));
         return true;
       } catch (...) {
         to.thrown = std::current_exception();

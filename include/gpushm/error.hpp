@@ -78,11 +78,11 @@ struct error_details {
 
 namespace glue {
 
-[[nodiscard]] inline gpushm_error_details details_of(const error_details& from) noexcept {
+[[nodiscard]] inline gpushm_error_details details_of(const error_details& details) noexcept {
   auto result = sized<gpushm_error_details>();
-  result.pid = from.pid;
-  result.has_value = from.value.has_value();
-  result.value = from.value.value_or(0);
+  result.pid = details.pid;
+  result.has_value = details.value.has_value();
+  result.value = details.value.value_or(0);
   return result;
 }
 

@@ -42,10 +42,10 @@ namespace glue {
 }
 
 /// Describes a published segment: importers connect to its broker. As `gpushm_export_segment`.
-[[nodiscard]] inline std::vector<std::byte> export_segment(const segment& what,
+[[nodiscard]] inline std::vector<std::byte> export_segment(const segment& segment,
                                                            std::string_view socket_path = {}) {
   auto ticket = glue::sized<gpushm_ticket>();
-  glue::check(gpushm_export_segment(what.handle(), glue::text(socket_path), &ticket));
+  glue::check(gpushm_export_segment(segment.handle(), glue::text(socket_path), &ticket));
   return glue::bytes_of(ticket);
 }
 

@@ -68,10 +68,10 @@ class file_export {
     static_cast<void>(filled());
     return *client_;
   }
-  /// Writes or replaces the file, which describes `what`, a published segment of `client()`. Throws
-  /// as `export_segment` and `ticket_file`.
-  void write(const segment& what) {
-    glue::check(gpushm_file_export_write(filled(), what.handle()));
+  /// Writes or replaces the file, which describes `segment`, a published segment of `client()`.
+  /// Throws as `export_segment` and `ticket_file`.
+  void write(const segment& segment) {
+    glue::check(gpushm_file_export_write(filled(), segment.handle()));
   }
   [[nodiscard]] const std::string& path() const {
     static_cast<void>(filled());

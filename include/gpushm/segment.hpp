@@ -41,16 +41,16 @@ class segment_view {
 
  private:
   friend class segment;
-  /// Precondition: `of` is not null.
-  explicit segment_view(const gpushm_segment* of)
-      : owner_(gpushm_segment_dup(of), &gpushm_segment_close),
+  /// Precondition: `segment` is not null.
+  explicit segment_view(const gpushm_segment* segment)
+      : owner_(gpushm_segment_dup(segment), &gpushm_segment_close),
         // gpushm_segment_data returns a const pointer for writable mappings, too.
-        data_(const_cast<void*>(gpushm_segment_data(of))),
-        size_bytes_(gpushm_segment_size_bytes(of)),
-        ordinal_(gpushm_segment_ordinal(of)),
-        access_(static_cast<gpushm::access>(gpushm_segment_access(of))) {
+        data_(const_cast<void*>(gpushm_segment_data(segment))),
+        size_bytes_(gpushm_segment_size_bytes(segment)),
+        ordinal_(gpushm_segment_ordinal(segment)),
+        access_(static_cast<gpushm::access>(gpushm_segment_access(segment))) {
     gpushm_device device{};
-    glue::check(gpushm_segment_device(of, &device));
+    glue::check(gpushm_segment_device(segment, &device));
     device_ = glue::device_from(device);
   }
 

@@ -72,7 +72,7 @@ struct load_options {
 
 /// Loads a model into the persistent segment `name`, once for all processes that call this at the
 /// same time, and returns it, open for reading, when it is complete. As `gpushm_tensors_load`.
-[[nodiscard]] inline segment load_tensors(client& by,
+[[nodiscard]] inline segment load_tensors(client& client,
                                           std::string_view name,
                                           std::span<const std::string> paths,
                                           const load_options& options = {}) {
@@ -130,7 +130,7 @@ struct load_options {
     }
   };
   gpushm_segment* loaded = nullptr;
-  const gpushm_errc code = gpushm_tensors_load(by.handle(),
+  const gpushm_errc code = gpushm_tensors_load(client.handle(),
                                                glue::text(name),
                                                texts.data(),
                                                texts.size(),
@@ -147,14 +147,14 @@ struct load_options {
 
 /// Opens a segment with tensors for reading when it is complete, also on the next broker as
 /// `load_tensors`. As `gpushm_tensors_open`; `tensor_index` checks the table.
-[[nodiscard]] inline segment open_tensors(client& by,
+[[nodiscard]] inline segment open_tensors(client& client,
                                           std::string_view name,
                                           const open_options& options = {}) {
   const glue::stop_bridge stop(options.stop);
   const gpushm_open_options wanted = glue::options_of(options, stop);
   gpushm_segment* opened = nullptr;
   glue::check(gpushm_tensors_open(
-      by.handle(), glue::text(name), &wanted, options.timeout.count(), &opened));
+      client.handle(), glue::text(name), &wanted, options.timeout.count(), &opened));
   return segment(opened);
 }
 
@@ -163,9 +163,9 @@ struct table_freed {
   void operator()(gpushm_tensors_table* table) const noexcept { gpushm_tensors_table_free(table); }
 };
 [[nodiscard]] inline std::unique_ptr<gpushm_tensors_table, table_freed> read_table(
-    const segment& of) {
+    const segment& segment) {
   gpushm_tensors_table* read = nullptr;
-  check(gpushm_tensors_table_read(of.handle(), &read));
+  check(gpushm_tensors_table_read(segment.handle(), &read));
   return std::unique_ptr<gpushm_tensors_table, table_freed>(read);
 }
 }  // namespace glue
@@ -189,7 +189,7 @@ struct tensor_entry {
 class tensor_index {
  public:
   /// Reads and checks the table. As `gpushm_tensors_table_read`.
-  explicit tensor_index(const segment& of) : table_(glue::read_table(of)) {}
+  explicit tensor_index(const segment& segment) : table_(glue::read_table(segment)) {}
 
   [[nodiscard]] std::size_t size() const noexcept {
     return gpushm_tensors_table_count(table_.get());
@@ -239,8 +239,8 @@ class tensor_index {
 
 /// The table of the tensors of a segment as JSON in UTF-8 (docs/tensors.md), for people and other
 /// programs. Blocks and throws as `tensor_index`.
-[[nodiscard]] inline std::string tensor_table(const segment& of) {
-  return std::string(glue::view(gpushm_tensors_table_text(glue::read_table(of).get())));
+[[nodiscard]] inline std::string tensor_table(const segment& segment) {
+  return std::string(glue::view(gpushm_tensors_table_text(glue::read_table(segment).get())));
 }
 
 /// A tensor of a segment: a copy of a `tensor_entry`.
@@ -256,8 +256,8 @@ struct tensor_place {
 };
 
 /// The tensors of a segment, in the order of their places. Blocks and throws as `tensor_index`.
-[[nodiscard]] inline std::vector<tensor_place> tensor_places(const segment& of) {
-  const tensor_index index(of);
+[[nodiscard]] inline std::vector<tensor_place> tensor_places(const segment& segment) {
+  const tensor_index index(segment);
   std::vector<tensor_place> result(index.size());
   for (std::size_t i = 0; i != result.size(); ++i) {
     const tensor_entry from = index[i];
@@ -282,8 +282,8 @@ struct tensor_place {
 }
 
 /// Adds the table to a segment, and publishes it. As `gpushm_tensors_publish`.
-inline void publish_tensors(segment& of, std::string_view table) {
-  glue::check(gpushm_tensors_publish(of.handle(), glue::text(table)));
+inline void publish_tensors(segment& segment, std::string_view table) {
+  glue::check(gpushm_tensors_publish(segment.handle(), glue::text(table)));
 }
 
 }  // namespace v1

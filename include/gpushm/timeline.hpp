@@ -40,21 +40,21 @@ class timeline {
   explicit timeline(gpushm_timeline* handle) noexcept : handle_(handle) {}
 
   /// Creates and publishes a timeline with the value 0. As `gpushm_timeline_create`.
-  [[nodiscard]] static timeline create(const client& by, std::string_view name) {
+  [[nodiscard]] static timeline create(const client& client, std::string_view name) {
     gpushm_timeline* created = nullptr;
-    glue::check(gpushm_timeline_create(by.handle(), glue::text(name), &created));
+    glue::check(gpushm_timeline_create(client.handle(), glue::text(name), &created));
     return timeline(created);
   }
   /// Opens a timeline; waits until its name is published, at most `timeout`. As
   /// `gpushm_timeline_open`.
-  [[nodiscard]] static timeline open(const client& by,
+  [[nodiscard]] static timeline open(const client& client,
                                      std::string_view name,
                                      std::chrono::milliseconds timeout = {},
                                      const std::stop_token& stop = {}) {
     const glue::stop_bridge bridge(stop);
     gpushm_timeline* opened = nullptr;
     glue::check(gpushm_timeline_open(
-        by.handle(), glue::text(name), timeout.count(), bridge.handle(), &opened));
+        client.handle(), glue::text(name), timeout.count(), bridge.handle(), &opened));
     return timeline(opened);
   }
 
@@ -97,23 +97,24 @@ class timeline {
   }
   /// Creates `count` timelines, 1 to 64, that belong to a segment of this process. As
   /// `gpushm_segment_timelines_create`.
-  [[nodiscard]] static std::vector<timeline> create_for(const client& by,
-                                                        const segment& of,
+  [[nodiscard]] static std::vector<timeline> create_for(const client& client,
+                                                        const segment& segment,
                                                         std::size_t count) {
     std::vector<gpushm_timeline*> created(count);
-    glue::check(gpushm_segment_timelines_create(by.handle(), of.handle(), count, created.data()));
+    glue::check(
+        gpushm_segment_timelines_create(client.handle(), segment.handle(), count, created.data()));
     return {created.begin(), created.end()};
   }
   /// Opens the timeline `index` of a segment. As `gpushm_segment_timeline_open`.
-  [[nodiscard]] static timeline open_of(const client& by,
-                                        const segment& of,
+  [[nodiscard]] static timeline open_of(const client& client,
+                                        const segment& segment,
                                         std::uint32_t index,
                                         std::chrono::milliseconds timeout = {},
                                         const std::stop_token& stop = {}) {
     const glue::stop_bridge bridge(stop);
     gpushm_timeline* opened = nullptr;
     glue::check(gpushm_segment_timeline_open(
-        by.handle(), of.handle(), index, timeout.count(), bridge.handle(), &opened));
+        client.handle(), segment.handle(), index, timeout.count(), bridge.handle(), &opened));
     return timeline(opened);
   }
 
@@ -238,21 +239,21 @@ class graph_operations {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class stream_batch {
  public:
-  /// `on` must exist until `enqueue`.
-  stream_batch& wait(timeline& on, std::uint64_t value) {
-    operations_.push_back({on.handle(), value, GPUSHM_STREAM_WAIT});
+  /// `timeline` must exist until `enqueue`.
+  stream_batch& wait(timeline& timeline, std::uint64_t value) {
+    operations_.push_back({timeline.handle(), value, GPUSHM_STREAM_WAIT});
     return *this;
   }
-  stream_batch& signal(timeline& on, std::uint64_t value) {
-    operations_.push_back({on.handle(), value, GPUSHM_STREAM_SIGNAL});
+  stream_batch& signal(timeline& timeline, std::uint64_t value) {
+    operations_.push_back({timeline.handle(), value, GPUSHM_STREAM_SIGNAL});
     return *this;
   }
-  stream_batch& wait_flags(timeline& on, std::uint64_t flags) {
-    operations_.push_back({on.handle(), flags, GPUSHM_STREAM_WAIT_FLAGS});
+  stream_batch& wait_flags(timeline& timeline, std::uint64_t flags) {
+    operations_.push_back({timeline.handle(), flags, GPUSHM_STREAM_WAIT_FLAGS});
     return *this;
   }
-  stream_batch& set_flags(timeline& on, std::uint64_t flags) {
-    operations_.push_back({on.handle(), flags, GPUSHM_STREAM_SET_FLAGS});
+  stream_batch& set_flags(timeline& timeline, std::uint64_t flags) {
+    operations_.push_back({timeline.handle(), flags, GPUSHM_STREAM_SET_FLAGS});
     return *this;
   }
   /// Enqueues all of them, or, if it throws, nothing; they stay in this object. As

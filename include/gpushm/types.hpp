@@ -186,58 +186,58 @@ struct broker_info {
 namespace glue {
 
 /// Conversions from the C structures.
-[[nodiscard]] inline device_id device_from(const gpushm_device& from) {
+[[nodiscard]] inline device_id device_from(const gpushm_device& device) {
   device_id result;
-  result.kind = static_cast<device_kind>(from.kind);
-  result.uuid.assign(from.uuid, from.uuid_size);
-  result.pci_address.assign(from.pci_address, from.pci_address_size);
-  result.minor = from.minor;
+  result.kind = static_cast<device_kind>(device.kind);
+  result.uuid.assign(device.uuid, device.uuid_size);
+  result.pci_address.assign(device.pci_address, device.pci_address_size);
+  result.minor = device.minor;
   return result;
 }
 
-[[nodiscard]] inline epoch epoch_from(const gpushm_epoch& from) noexcept {
+[[nodiscard]] inline epoch epoch_from(const gpushm_epoch& source) noexcept {
   epoch result{};
   for (std::size_t at = 0; at < result.size(); ++at) {
-    result[at] = from.bytes[at];
+    result[at] = source.bytes[at];
   }
   return result;
 }
 
-[[nodiscard]] inline segment_info info_from(const gpushm_segment_info& from) {
+[[nodiscard]] inline segment_info info_from(const gpushm_segment_info& info) {
   segment_info result;
-  result.name.assign(from.name, from.name_size);
-  result.generation = from.generation;
-  result.size_bytes = from.size_bytes;
-  result.allocated_bytes = from.allocated_bytes;
-  result.chunks = from.chunks;
-  result.backend = static_cast<gpushm::backend>(from.backend);
-  result.lifetime = static_cast<gpushm::lifetime>(from.lifetime);
-  result.device = device_from(from.device);
-  result.published = from.published;
-  result.state = static_cast<segment_state>(from.state);
-  result.leases = from.leases;
-  result.creator_uid = from.creator_uid;
-  result.creator_pid = from.creator_pid;
-  result.creator_alive = from.creator_alive;
-  result.metadata_bytes = from.metadata_bytes;
-  result.ending = from.ending;
-  result.ending_pid = from.ending_pid;
-  result.ending_for = std::chrono::milliseconds(from.ending_for_ms);
-  result.ending_waits = static_cast<fence_wait>(from.ending_waits);
+  result.name.assign(info.name, info.name_size);
+  result.generation = info.generation;
+  result.size_bytes = info.size_bytes;
+  result.allocated_bytes = info.allocated_bytes;
+  result.chunks = info.chunks;
+  result.backend = static_cast<gpushm::backend>(info.backend);
+  result.lifetime = static_cast<gpushm::lifetime>(info.lifetime);
+  result.device = device_from(info.device);
+  result.published = info.published;
+  result.state = static_cast<segment_state>(info.state);
+  result.leases = info.leases;
+  result.creator_uid = info.creator_uid;
+  result.creator_pid = info.creator_pid;
+  result.creator_alive = info.creator_alive;
+  result.metadata_bytes = info.metadata_bytes;
+  result.ending = info.ending;
+  result.ending_pid = info.ending_pid;
+  result.ending_for = std::chrono::milliseconds(info.ending_for_ms);
+  result.ending_waits = static_cast<fence_wait>(info.ending_waits);
   return result;
 }
 
-[[nodiscard]] inline broker_info info_from(const gpushm_broker_info& from) {
+[[nodiscard]] inline broker_info info_from(const gpushm_broker_info& info) {
   broker_info result;
-  result.socket_path.assign(from.socket_path, from.socket_path_size);
-  result.domain.assign(from.domain, from.domain_size);
-  result.epoch = epoch_from(from.epoch);
-  result.protocol_version = from.protocol_version;
-  result.pid = from.pid;
-  result.max_segments = from.max_segments;
-  result.quota_bytes = from.quota_bytes;
-  result.fence = static_cast<gpushm::fence>(from.fence);
-  result.fence_delay = std::chrono::milliseconds(from.fence_delay_ms);
+  result.socket_path.assign(info.socket_path, info.socket_path_size);
+  result.domain.assign(info.domain, info.domain_size);
+  result.epoch = epoch_from(info.epoch);
+  result.protocol_version = info.protocol_version;
+  result.pid = info.pid;
+  result.max_segments = info.max_segments;
+  result.quota_bytes = info.quota_bytes;
+  result.fence = static_cast<gpushm::fence>(info.fence);
+  result.fence_delay = std::chrono::milliseconds(info.fence_delay_ms);
   return result;
 }
 

@@ -22,7 +22,7 @@ namespace {
 // More than any framework accepts; bounds the work for a hostile shape.
 constexpr std::size_t max_dimensions = 64;
 
-std::vector<std::int64_t> to_integers(nb::handle what, const char* argument) {
+std::vector<std::int64_t> to_integers(nb::handle sequence, const char* argument) {
   std::vector<std::int64_t> result;
   const auto add = [&](nb::handle item) {
     // __index__: also NumPy's integers; not floats.
@@ -39,11 +39,11 @@ std::vector<std::int64_t> to_integers(nb::handle what, const char* argument) {
     }
     result.push_back(value);
   };
-  if (PyIndex_Check(what.ptr()) != 0) {
-    add(what);
+  if (PyIndex_Check(sequence.ptr()) != 0) {
+    add(sequence);
     return result;
   }
-  for (const nb::handle item : nb::iter(what)) {
+  for (const nb::handle item : nb::iter(sequence)) {
     add(item);
     if (result.size() > max_dimensions) {
       throw nb::value_error((std::string(argument) + " has more than 64 dimensions").c_str());
@@ -68,11 +68,11 @@ nb::tuple to_tuple(std::span<const std::int64_t> values) {
   return nb::tuple(list);
 }
 
-[[noreturn]] void raise_outside(const memory_range& range, const std::string& what) {
+[[noreturn]] void raise_outside(const memory_range& range, const std::string& access) {
   raise(GPUSHM_ERRC_SIZE_MISMATCH,
         "view",
         range.name,
-        what + " are not within its " + std::to_string(range.bytes) + " bytes",
+        access + " are not within its " + std::to_string(range.bytes) + " bytes",
         "pass a shape, strides and an offset that fit");
 }
 
@@ -212,9 +212,9 @@ void write_contiguous(std::span<const std::int64_t> shape, std::span<std::int64_
   }
 }
 
-void set_contiguous(array& what) {
-  what.strides.resize(what.shape.size());
-  write_contiguous(what.shape, what.strides);
+void set_contiguous(array& array) {
+  array.strides.resize(array.shape.size());
+  write_contiguous(array.shape, array.strides);
 }
 
 }  // namespace
@@ -333,50 +333,50 @@ void place(array& into,
   into.data = static_cast<std::byte*>(range.data) + offset;
 }
 
-std::optional<readiness> to_readiness(nb::handle what) {
-  if (what.is_none()) {
+std::optional<readiness> to_readiness(nb::handle ready) {
+  if (ready.is_none()) {
     return std::nullopt;
   }
   nb::object timeline;
   std::uint64_t value = 0;
-  if (!nb::isinstance<nb::tuple>(what) || nb::len(what) != 2 ||
-      !nb::isinstance<timeline_object>(timeline = what[0]) || !nb::try_cast(what[1], value)) {
+  if (!nb::isinstance<nb::tuple>(ready) || nb::len(ready) != 2 ||
+      !nb::isinstance<timeline_object>(timeline = ready[0]) || !nb::try_cast(ready[1], value)) {
     throw nb::type_error("ready is a pair of a gpushm.Timeline and the value to wait for, or None");
   }
   return readiness{nb::cast<timeline_object&>(timeline).handle.get("view"), value};
 }
 
-nb::object from_readiness(const std::optional<readiness>& what) {
-  if (!what.has_value()) {
+nb::object from_readiness(const std::optional<readiness>& readiness) {
+  if (!readiness.has_value()) {
     return nb::none();
   }
-  return nb::make_tuple(make_object<timeline_object>(what->timeline), what->value);
+  return nb::make_tuple(make_object<timeline_object>(readiness->timeline), readiness->value);
 }
 
-bool is_ready(const readiness& what) {
+bool is_ready(const readiness& readiness) {
   bool reached = false;
-  call(what.timeline, [&](gpushm_timeline* timeline) {
-    return gpushm_timeline_wait(timeline, what.value, 0, nullptr, &reached);
+  call(readiness.timeline, [&](gpushm_timeline* timeline) {
+    return gpushm_timeline_wait(timeline, readiness.value, 0, nullptr, &reached);
   });
   return reached;
 }
 
-void require_arrived(const array& what) {
-  if (what.has_arrived && !what.has_arrived()) {
+void require_arrived(const array& array) {
+  if (array.has_arrived && !array.has_arrived()) {
     raise_buffer_error(
-        std::string(what.early.part) + " of \"" + what.name + "\" " + what.early.state,
-        what.early.next_step);
+        std::string(array.early.part) + " of \"" + array.name + "\" " + array.early.state,
+        array.early.next_step);
   }
 }
 
-void require_ready_on_cpu(const array& what) {
-  require_arrived(what);
-  if (!what.ready.has_value() || is_ready(*what.ready)) {
+void require_ready_on_cpu(const array& array) {
+  require_arrived(array);
+  if (!array.ready.has_value() || is_ready(*array.ready)) {
     return;
   }
-  const std::string value = std::to_string(what.ready->value);
+  const std::string value = std::to_string(array.ready->value);
   raise_buffer_error(
-      "the array of \"" + what.name + "\" is not ready: its timeline has not reached " + value,
+      "the array of \"" + array.name + "\" is not ready: its timeline has not reached " + value,
       "call wait(" + value + ") of that timeline first; a CPU has no stream that could wait");
 }
 

@@ -103,19 +103,19 @@ array make_array(const memory_range& range,
                  std::optional<readiness> ready);
 
 /// Python's (timeline, value), or None. Raises TypeError. Needs the GIL.
-std::optional<readiness> to_readiness(nanobind::handle what);
-nanobind::object from_readiness(const std::optional<readiness>& what);
+std::optional<readiness> to_readiness(nanobind::handle ready);
+nanobind::object from_readiness(const std::optional<readiness>& readiness);
 
 /// Whether the value is reached. Does not block; raises gpushm.PeerDiedError if it never will be.
 /// Needs the GIL.
-bool is_ready(const readiness& what);
+bool is_ready(const readiness& readiness);
 
 /// Raises BufferError if the CPU must not read the memory yet: `cause` and next step say why.
 /// Does not block. Needs the GIL.
-void require_ready_on_cpu(const array& what);
+void require_ready_on_cpu(const array& array);
 /// Raises BufferError if a stream has the memory and the CPU has not: neither may it write then.
 /// Does not block. Needs the GIL.
-void require_arrived(const array& what);
+void require_arrived(const array& array);
 
 void register_array(nanobind::module_& module);
 

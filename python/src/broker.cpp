@@ -216,13 +216,13 @@ void begin(export_object* self,
   new (self) export_object{std::move(owned), make_client(client), where};
 }
 
-void write(export_object& self, const segment_object& what) {
-  const std::shared_ptr<gpushm_segment> segment = what.handle.get("write");
+void write(export_object& self, const segment_object& object) {
+  const std::shared_ptr<gpushm_segment> segment = object.handle.get("write");
   const std::shared_ptr<turn> writes = self.writes;
-  call(self.handle.get("write"), [&](gpushm_file_export* to) {
+  call(self.handle.get("write"), [&](gpushm_file_export* file_export) {
     const call_stop never{stops(nullptr)};
     static_cast<void>(writes->begin(GPUSHM_FOREVER, never));
-    const gpushm_errc code = gpushm_file_export_write(to, segment.get());
+    const gpushm_errc code = gpushm_file_export_write(file_export, segment.get());
     writes->end();
     return code;
   });

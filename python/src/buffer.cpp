@@ -41,30 +41,30 @@ bool has(int flags, int wanted) {
   return (flags & wanted) == wanted;
 }
 
-bool is_fortran_contiguous(const array& what) {
-  array reversed = what;
+bool is_fortran_contiguous(const array& view) {
+  array reversed = view;
   std::reverse(reversed.shape.begin(), reversed.shape.end());
   std::reverse(reversed.strides.begin(), reversed.strides.end());
   return reversed.is_contiguous();
 }
 
-void fill(PyObject* self, py_buffer& view, int flags, const array& what) {
-  if (!what.is_host()) {
-    raise_buffer_error("the memory of \"" + what.name + "\" is on a GPU",
+void fill(PyObject* self, py_buffer& view, int flags, const array& array) {
+  if (!array.is_host()) {
+    raise_buffer_error("the memory of \"" + array.name + "\" is on a GPU",
                        "use from_dlpack of a library for GPUs, or tobytes()");
   }
-  if (what.type->format == nullptr) {
-    raise_buffer_error(std::string("the buffer protocol has no format for ") + what.type->name,
+  if (array.type->format == nullptr) {
+    raise_buffer_error(std::string("the buffer protocol has no format for ") + array.type->name,
                        "use from_dlpack, or view the bytes as uint8 or uint16");
   }
-  if (has(flags, flag_writable) && what.readonly) {
-    raise_buffer_error("\"" + what.name + "\" is mapped for reading only",
+  if (has(flags, flag_writable) && array.readonly) {
+    raise_buffer_error("\"" + array.name + "\" is mapped for reading only",
                        "open it with access=\"read-write\"");
   }
-  require_ready_on_cpu(what);
+  require_ready_on_cpu(array);
   // Who does not ask for strides, or asks for this order, reads `len` bytes in it.
-  const bool in_c_order = what.is_contiguous();
-  const bool in_f_order = is_fortran_contiguous(what);
+  const bool in_c_order = array.is_contiguous();
+  const bool in_f_order = is_fortran_contiguous(array);
   const bool needs_c_order = !has(flags, flag_strides) || has(flags, flag_c_contiguous);
   if ((needs_c_order && !in_c_order) || (has(flags, flag_f_contiguous) && !in_f_order) ||
       (has(flags, flag_any_contiguous) && !in_c_order && !in_f_order)) {
@@ -74,20 +74,20 @@ void fill(PyObject* self, py_buffer& view, int flags, const array& what) {
                        "ask for a buffer with strides");
   }
   auto state = std::make_unique<export_state>();
-  state->owner = what.owner;
-  const auto itemsize = static_cast<Py_ssize_t>(what.type->itemsize);
-  for (std::size_t i = 0; i < what.shape.size(); ++i) {
-    state->shape.push_back(what.shape[i]);
-    state->strides.push_back(what.strides[i] * itemsize);
+  state->owner = array.owner;
+  const auto itemsize = static_cast<Py_ssize_t>(array.type->itemsize);
+  for (std::size_t i = 0; i < array.shape.size(); ++i) {
+    state->shape.push_back(array.shape[i]);
+    state->strides.push_back(array.strides[i] * itemsize);
   }
   view = {};
-  view.buf = what.data;
-  view.len = static_cast<Py_ssize_t>(what.bytes());
+  view.buf = array.data;
+  view.len = static_cast<Py_ssize_t>(array.bytes());
   view.itemsize = itemsize;
-  view.readonly = what.readonly ? 1 : 0;
+  view.readonly = array.readonly ? 1 : 0;
   view.ndim = has(flags, flag_nd) ? static_cast<int>(state->shape.size()) : 1;
   if (has(flags, flag_format)) {
-    view.format = const_cast<char*>(what.type->format);
+    view.format = const_cast<char*>(array.type->format);
   }
   if (has(flags, flag_nd)) {
     view.shape = state->shape.data();
@@ -174,14 +174,14 @@ const PyType_Slot* segment_buffer_slots() {
   return slots.data();
 }
 
-std::optional<buffer_view> buffer_view::of(nb::handle object, wanted what) {
+std::optional<buffer_view> buffer_view::of(nb::handle object, wanted view) {
   if (get() == nullptr || release() == nullptr) {
     return std::nullopt;
   }
   buffer_view result;
   if (get()(object.ptr(),
             &result.buffer_,
-            what == wanted::elements ? flag_nd | flag_format : flag_simple) == 0) {
+            view == wanted::elements ? flag_nd | flag_format : flag_simple) == 0) {
     return result;
   }
   result.buffer_.obj = nullptr;

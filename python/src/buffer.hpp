@@ -39,7 +39,7 @@ class buffer_view {
   enum class wanted : bool { bytes, elements };
   /// Nothing: the object has no buffer. Raises what the object raises for its contiguous bytes, or
   /// elements, which have a format.
-  static std::optional<buffer_view> of(nanobind::handle object, wanted what = wanted::bytes);
+  static std::optional<buffer_view> of(nanobind::handle object, wanted view = wanted::bytes);
   buffer_view(buffer_view&& other) noexcept;
   buffer_view(const buffer_view&) = delete;
   buffer_view& operator=(const buffer_view&) = delete;

@@ -114,7 +114,8 @@ struct slot_object {
   gpushm_slot_info info = with_size<gpushm_slot_info>();
   bool is_open = true;
 
-  slot_object(nb::object of, gpushm_slot* acquired) : producer(std::move(of)), token(acquired) {}
+  slot_object(nb::object owner, gpushm_slot* acquired)
+      : producer(std::move(owner)), token(acquired) {}
   slot_object(const slot_object&) = delete;
   slot_object& operator=(const slot_object&) = delete;
   ~slot_object() {
@@ -154,8 +155,8 @@ struct item_object {
   nb::object consumer;
   std::shared_ptr<taken_item> taken;
 
-  item_object(nb::object of, std::shared_ptr<taken_item> item)
-      : consumer(std::move(of)), taken(std::move(item)) {}
+  item_object(nb::object owner, std::shared_ptr<taken_item> item)
+      : consumer(std::move(owner)), taken(std::move(item)) {}
   item_object(const item_object&) = delete;
   item_object& operator=(const item_object&) = delete;
   ~item_object() {
@@ -311,8 +312,8 @@ nb::object open_consumer(client_object& self,
   work->options.device = text(work->device);
   work->timeout_ms = to_milliseconds(timeout);
   work->options.resume_ms = to_milliseconds(resume, "resume");
-  run_cancellable({stop, self.handle.closing()}, [work](gpushm_stop* by) {
-    work->options.stop = by;
+  run_cancellable({stop, self.handle.closing()}, [work](gpushm_stop* wait_stop) {
+    work->options.stop = wait_stop;
     gpushm_consumer* made = nullptr;
     const gpushm_errc code = gpushm_consumer_open(
         work->client.get(), text(work->name), &work->options, work->timeout_ms, &made);
@@ -325,11 +326,11 @@ nb::object open_consumer(client_object& self,
       closable<gpushm_consumer>(std::move(work->result)), name, work->options.resume_ms);
 }
 
-[[noreturn]] void raise_late(const char* operation, const string& name, const char* what) {
+[[noreturn]] void raise_late(const char* operation, const string& name, const char* cause) {
   raise(GPUSHM_ERRC_TIMED_OUT,
         operation,
         name,
-        what,
+        cause,
         "wait longer, or see what the other processes of the channel do (gpushm channel stat)");
 }
 
@@ -348,10 +349,12 @@ nb::object try_acquire(
   const bool on_stream = !stream.is_none();
   void* const on = on_stream ? to_stream(stream) : nullptr;
   gpushm_slot* slot = nullptr;
-  const gpushm_progress progress =
-      poller.watch(key, producer.handle.closing(), [&](auto* by, auto* stop, auto* found) {
-        return on_stream ? gpushm_producer_watch_on(handle.get(), on, by, key, stop, &slot, found)
-                         : gpushm_producer_watch(handle.get(), by, key, stop, &slot, found);
+  const gpushm_progress progress = poller.watch(
+      key, producer.handle.closing(), [&](auto* poller_handle, auto* stop, auto* result) {
+        return on_stream
+                   ? gpushm_producer_watch_on(
+                         handle.get(), on, poller_handle, key, stop, &slot, result)
+                   : gpushm_producer_watch(handle.get(), poller_handle, key, stop, &slot, result);
       });
   return progress == GPUSHM_PROGRESS_DONE ? make_slot(self, slot)
                                           : to_progress(progress, nb::none());
@@ -371,12 +374,12 @@ nb::object acquire(nb::handle self,
       {stop, producer.handle.closing()},
       GPUSHM_OK,
       "acquire",
-      [&](std::int64_t part, const call_stop& by) {
+      [&](std::int64_t part, const call_stop& wait_stop) {
         step result;
-        result.code =
-            on_stream
-                ? gpushm_producer_acquire_on(handle.get(), on, part, by.get(), &slot, &result.done)
-                : gpushm_producer_acquire(handle.get(), part, by.get(), &slot, &result.done);
+        result.code = on_stream ? gpushm_producer_acquire_on(
+                                      handle.get(), on, part, wait_stop.get(), &slot, &result.done)
+                                : gpushm_producer_acquire(
+                                      handle.get(), part, wait_stop.get(), &slot, &result.done);
         return result;
       });
   if (!acquired) {
@@ -438,9 +441,9 @@ nb::object try_next(nb::handle self, poller_object& poller, std::uint64_t key, b
     return next_unread(self, std::nullopt);
   }
   const auto item = std::make_shared<taken_item>();
-  const gpushm_progress progress =
-      poller.watch(key, consumer.handle.closing(), [&](auto* by, auto* stop, auto* found) {
-        return gpushm_consumer_watch(handle.get(), by, key, stop, &item->token, found);
+  const gpushm_progress progress = poller.watch(
+      key, consumer.handle.closing(), [&](auto* poller_handle, auto* stop, auto* result) {
+        return gpushm_consumer_watch(handle.get(), poller_handle, key, stop, &item->token, result);
       });
   return progress == GPUSHM_PROGRESS_DONE ? make_item(self, item)
                                           : to_progress(progress, nb::none());
@@ -469,12 +472,13 @@ nb::object next(nb::handle self,
       {stop, consumer.handle.closing()},
       early,
       "next",
-      [&](std::int64_t part, const call_stop& by) {
+      [&](std::int64_t part, const call_stop& wait_stop) {
         step result;
         result.code =
             on.has_value()
-                ? gpushm_consumer_next_on(handle.get(), *on, part, by.get(), &item->token, &got)
-                : gpushm_consumer_next(handle.get(), part, by.get(), &item->token, &got);
+                ? gpushm_consumer_next_on(
+                      handle.get(), *on, part, wait_stop.get(), &item->token, &got)
+                : gpushm_consumer_next(handle.get(), part, wait_stop.get(), &item->token, &got);
         result.done = result.code == GPUSHM_OK && (got || gpushm_consumer_has_ended(handle.get()));
         return result;
       });

@@ -78,8 +78,8 @@ nb::object connect(nb::handle socket,
   work->options.prefetch = work->names.data();
   work->options.prefetch_count = work->names.size();
   in_python("gpushm._log", "begin");
-  run_cancellable(stop, [work](gpushm_stop* by) {
-    work->options.stop = by;
+  run_cancellable(stop, [work](gpushm_stop* wait_stop) {
+    work->options.stop = wait_stop;
     return gpushm_client_connect(&work->options, work->timeout_ms, &work->client);
   });
   return make_client(std::exchange(work->client, nullptr));
@@ -176,10 +176,10 @@ nb::object open_timeline(client_object& self,
   work->client = self.handle.get("open_timeline");
   work->name = name;
   run_cancellable({stop, self.handle.closing()},
-                  [work, milliseconds = to_milliseconds(timeout)](gpushm_stop* by) {
+                  [work, milliseconds = to_milliseconds(timeout)](gpushm_stop* wait_stop) {
                     gpushm_timeline* opened = nullptr;
                     const gpushm_errc code = gpushm_timeline_open(
-                        work->client.get(), text(work->name), milliseconds, by, &opened);
+                        work->client.get(), text(work->name), milliseconds, wait_stop, &opened);
                     if (code == GPUSHM_OK) {
                       work->result = own_timeline(opened);
                     }

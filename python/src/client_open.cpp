@@ -69,8 +69,8 @@ nb::object open(client_object& self,
   work->options.expected_size_bytes = size.value_or(0);
   work->names = {name};
   work->results.resize(1);
-  run_with_timeout(work->timeout_ms, {stop, self.handle.closing()}, [work](gpushm_stop* by) {
-    work->options.stop = by;
+  run_with_timeout(work->timeout_ms, {stop, self.handle.closing()}, [work](gpushm_stop* wait_stop) {
+    work->options.stop = wait_stop;
     return gpushm_client_open(work->client.get(),
                               text(work->names[0]),
                               &work->options,
@@ -90,12 +90,12 @@ nb::list open_many(client_object& self,
   auto work = make_opening(self, access, timeout, device);
   work->names = std::move(names);
   work->results.resize(work->names.size());
-  run_with_timeout(work->timeout_ms, {stop, self.handle.closing()}, [work](gpushm_stop* by) {
+  run_with_timeout(work->timeout_ms, {stop, self.handle.closing()}, [work](gpushm_stop* wait_stop) {
     std::vector<gpushm_string> texts;
     for (const string& name : work->names) {
       texts.push_back(text(name));
     }
-    work->options.stop = by;
+    work->options.stop = wait_stop;
     return gpushm_client_open_many(work->client.get(),
                                    texts.data(),
                                    texts.size(),

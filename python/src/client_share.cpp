@@ -24,8 +24,8 @@ nb::object share(client_object& self,
                  bool publish,
                  const nb::bytes& metadata,
                  nb::handle stream) {
-  const array what = import_object(tensor, stream);
-  if (what.elements() == 0) {
+  const array array = import_object(tensor, stream);
+  if (array.elements() == 0) {
     throw nb::value_error("a tensor without elements has no memory to share");
   }
   auto options = with_size<gpushm_share_options>();
@@ -37,9 +37,9 @@ nb::object share(client_object& self,
   const auto client = self.handle.get("share");
   call(client, [&](gpushm_client* handle) {
     return gpushm_client_share(
-        handle, text(name), what.data, what.extent_bytes(), &options, &shared);
+        handle, text(name), array.data, array.extent_bytes(), &options, &shared);
   });
-  auto segment = own_segment(shared, what.owner);
+  auto segment = own_segment(shared, array.owner);
   note_published(shared, publish);
   return make_object<segment_object>(std::move(segment), client);
 }

@@ -14,22 +14,22 @@ namespace gpushm_python {
 namespace {
 
 /// Copies elements with strides to elements in C order.
-void gather(const array& what, const std::byte* from, std::byte* into) {
-  const std::size_t itemsize = what.type->itemsize;
-  if (what.is_contiguous()) {
-    std::memcpy(into, from, what.bytes());
+void gather(const array& array, const std::byte* from, std::byte* into) {
+  const std::size_t itemsize = array.type->itemsize;
+  if (array.is_contiguous()) {
+    std::memcpy(into, from, array.bytes());
     return;
   }
-  std::vector<std::int64_t> index(what.shape.size());
-  for (std::int64_t left = what.elements(); left > 0; --left) {
+  std::vector<std::int64_t> index(array.shape.size());
+  for (std::int64_t left = array.elements(); left > 0; --left) {
     std::int64_t place = 0;
     for (std::size_t i = 0; i < index.size(); ++i) {
-      place += index[i] * what.strides[i];
+      place += index[i] * array.strides[i];
     }
     std::memcpy(into, from + static_cast<std::size_t>(place) * itemsize, itemsize);
     into += itemsize;
     for (std::size_t i = index.size(); i-- > 0;) {
-      if (++index[i] < what.shape[i]) {
+      if (++index[i] < array.shape[i]) {
         break;
       }
       index[i] = 0;
@@ -37,14 +37,14 @@ void gather(const array& what, const std::byte* from, std::byte* into) {
   }
 }
 
-std::uint64_t offset_in_segment(const array& what) {
-  const void* const begin = gpushm_segment_data(what.segment.get());
-  return static_cast<std::uint64_t>(static_cast<const std::byte*>(what.data) -
+std::uint64_t offset_in_segment(const array& array) {
+  const void* const begin = gpushm_segment_data(array.segment.get());
+  return static_cast<std::uint64_t>(static_cast<const std::byte*>(array.data) -
                                     static_cast<const std::byte*>(begin));
 }
 
-void require_segment(const array& what) {
-  if (what.segment == nullptr) {
+void require_segment(const array& array) {
+  if (array.segment == nullptr) {
     throw nb::type_error(
         "gpushm does not copy memory that another library has on a GPU (copy it with that "
         "library)");
@@ -84,32 +84,32 @@ std::optional<buffer_view> buffer_for(nb::handle source, const array* order) {
 
 }  // namespace
 
-std::vector<std::byte> copy_to_host(const array& what) {
-  require_ready_on_cpu(what);
-  std::vector<std::byte> result(what.bytes());
+std::vector<std::byte> copy_to_host(const array& array) {
+  require_ready_on_cpu(array);
+  std::vector<std::byte> result(array.bytes());
   if (result.empty()) {
     return result;
   }
-  if (what.is_host()) {
-    const std::shared_ptr<const void> owner = what.owner;
+  if (array.is_host()) {
+    const std::shared_ptr<const void> owner = array.owner;
     const nb::gil_scoped_release released;
-    gather(what, static_cast<const std::byte*>(what.data), result.data());
+    gather(array, static_cast<const std::byte*>(array.data), result.data());
     return result;
   }
-  require_segment(what);
-  const std::uint64_t offset = offset_in_segment(what);
-  if (what.is_contiguous()) {
-    call(what.segment, [&](gpushm_segment* segment) {
+  require_segment(array);
+  const std::uint64_t offset = offset_in_segment(array);
+  if (array.is_contiguous()) {
+    call(array.segment, [&](gpushm_segment* segment) {
       return gpushm_segment_read_on(segment, offset, result.data(), result.size(), nullptr);
     });
     return result;
   }
-  std::vector<std::byte> extent(what.extent_bytes());
-  call(what.segment, [&](gpushm_segment* segment) {
+  std::vector<std::byte> extent(array.extent_bytes());
+  call(array.segment, [&](gpushm_segment* segment) {
     return gpushm_segment_read_on(segment, offset, extent.data(), extent.size(), nullptr);
   });
   const nb::gil_scoped_release released;
-  gather(what, extent.data(), result.data());
+  gather(array, extent.data(), result.data());
   return result;
 }
 

@@ -17,7 +17,7 @@ namespace gpushm_python {
 /// The elements in C order. Blocks until a GPU has copied them, after the legacy default stream;
 /// without the GIL. Raises BufferError if the array is not ready, TypeError for GPU memory of
 /// another library. Needs the GIL.
-std::vector<std::byte> copy_to_host(const array& what);
+std::vector<std::byte> copy_to_host(const array& array);
 
 /// Overwrites the elements of an array without gaps. The source has elements of the same type, or
 /// is bytes. If the array is in C order, so are the bytes of the source; otherwise the source has

@@ -54,19 +54,19 @@ std::string_view last_part(std::string_view name) {
   return name.substr(name.rfind('.') + 1);
 }
 
-std::string text_of(nb::handle what) {
-  if (nb::isinstance<nb::str>(what)) {
-    return nb::cast<std::string>(nb::str(what));
+std::string text_of(nb::handle dtype) {
+  if (nb::isinstance<nb::str>(dtype)) {
+    return nb::cast<std::string>(nb::str(dtype));
   }
   // NumPy's and JAX's dtypes have a name; scalar types have one as all types do; PyTorch's dtypes
   // are printed as their name.
   for (const char* attribute : {"name", "__name__"}) {
-    const nb::object value = nb::getattr(what, attribute, nb::none());
+    const nb::object value = nb::getattr(dtype, attribute, nb::none());
     if (nb::isinstance<nb::str>(value)) {
       return nb::cast<std::string>(value);
     }
   }
-  return nb::cast<std::string>(nb::str(what));
+  return nb::cast<std::string>(nb::str(dtype));
 }
 
 }  // namespace
@@ -89,12 +89,12 @@ const dtype* find_dtype(std::string_view name) noexcept {
   return nullptr;
 }
 
-const dtype& find_dtype(nb::handle what) {
-  const std::string name = text_of(what);
+const dtype& find_dtype(nb::handle object) {
+  const std::string name = text_of(object);
   // A big-endian NumPy dtype has the name of the native one.
-  const nb::object order = nb::getattr(what, "byteorder", nb::none());
+  const nb::object order = nb::getattr(object, "byteorder", nb::none());
   if (nb::isinstance<nb::str>(order) && nb::cast<std::string>(order) == ">") {
-    const auto format = nb::cast<std::string>(nb::str(nb::getattr(what, "str", nb::str(what))));
+    const auto format = nb::cast<std::string>(nb::str(nb::getattr(object, "str", nb::str(object))));
     throw nb::type_error(("elements of " + format +
                           " are in big-endian order, which gpushm has not (convert them: "
                           ".astype(\"=" +
@@ -114,9 +114,9 @@ const dtype& find_dtype(nb::handle what) {
           .c_str());
 }
 
-const dtype* find_dtype(dl::data_type what) noexcept {
+const dtype* find_dtype(dl::data_type type) noexcept {
   for (const dtype& each : table) {
-    if (each.code == what.code && each.bits == what.bits && each.lanes == what.lanes) {
+    if (each.code == type.code && each.bits == type.bits && each.lanes == type.lanes) {
       return &each;
     }
   }
@@ -163,7 +163,7 @@ const dtype* find_dtype(std::string_view format, std::size_t itemsize) noexcept 
 void register_dtypes(nb::module_& module) {
   module.def(
       "dtype_name",
-      [](nb::handle what) { return find_dtype(what).name; },
+      [](nb::handle dtype) { return find_dtype(dtype).name; },
       nb::arg("dtype"),
       nb::sig("def dtype_name(dtype: object, /) -> str"),
       "gpushm's name of an element type. Raises TypeError for one that it does not have, such as "
@@ -171,7 +171,7 @@ void register_dtypes(nb::module_& module) {
       "big-endian one.");
   module.def(
       "dtype_size",
-      [](nb::handle what) { return find_dtype(what).itemsize; },
+      [](nb::handle dtype) { return find_dtype(dtype).itemsize; },
       nb::arg("dtype"),
       nb::sig("def dtype_size(dtype: object, /) -> int"),
       "Bytes of one element of this type. Raises TypeError.");

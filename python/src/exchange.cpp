@@ -35,20 +35,20 @@ struct exported {
   std::vector<std::int64_t> more_numbers;
 };
 
-dl::tensor describe(exported& into, const array& what, void* data) {
-  const std::size_t rank = what.shape.size();
+dl::tensor describe(exported& into, const array& view, void* data) {
+  const std::size_t rank = view.shape.size();
   if (2 * rank > exported::few) {
     into.more_numbers.resize(2 * rank);
   }
   std::int64_t* const numbers =
       2 * rank > exported::few ? into.more_numbers.data() : into.few_numbers.data();
-  std::copy(what.shape.begin(), what.shape.end(), numbers);
-  std::copy(what.strides.begin(), what.strides.end(), numbers + rank);
+  std::copy(view.shape.begin(), view.shape.end(), numbers);
+  std::copy(view.strides.begin(), view.strides.end(), numbers + rank);
   dl::tensor result{};
-  result.data = what.elements() == 0 ? nullptr : data;
-  result.device = what.device;
+  result.data = view.elements() == 0 ? nullptr : data;
+  result.device = view.device;
   result.ndim = static_cast<std::int32_t>(rank);
-  result.dtype = what.type->dlpack();
+  result.dtype = view.type->dlpack();
   result.shape = numbers;
   result.strides = numbers + rank;
   return result;
@@ -59,14 +59,14 @@ void delete_exported(Managed* self) {
   const std::unique_ptr<exported> last(static_cast<exported*>(self->context));
 }
 
-std::unique_ptr<exported> make_exported(const array& what, bool copied) {
+std::unique_ptr<exported> make_exported(const array& view, bool copied) {
   auto result = std::make_unique<exported>();
   dl::tensor tensor{};
   if (copied) {
-    const std::vector<std::byte> elements = copy_to_host(what);
-    array copy = what;
+    const std::vector<std::byte> elements = copy_to_host(view);
+    array copy = view;
     copy.device = {dl::device_cpu, 0};
-    copy.strides = contiguous_strides(what.shape);
+    copy.strides = contiguous_strides(view.shape);
     void* const memory = ::operator new(elements.size() + 1, copy_alignment);
     result->owner = std::shared_ptr<void>(
         memory, [](void* pointer) { ::operator delete(pointer, copy_alignment); });
@@ -75,14 +75,14 @@ std::unique_ptr<exported> make_exported(const array& what, bool copied) {
     }
     tensor = describe(*result, copy, memory);
   } else {
-    result->owner = what.owner;
-    result->timeline = what.ready.has_value() ? what.ready->timeline : nullptr;
-    tensor = describe(*result, what, what.data);
+    result->owner = view.owner;
+    result->timeline = view.ready.has_value() ? view.ready->timeline : nullptr;
+    tensor = describe(*result, view, view.data);
   }
   result->versioned.version = dl::current;
   result->versioned.context = result.get();
   result->versioned.deleter = delete_exported<dl::managed_tensor_versioned>;
-  result->versioned.flags = copied ? dl::flag_is_copied : what.readonly ? dl::flag_read_only : 0;
+  result->versioned.flags = copied ? dl::flag_is_copied : view.readonly ? dl::flag_read_only : 0;
   result->versioned.tensor = tensor;
   result->plain.tensor = tensor;
   result->plain.context = result.get();
@@ -120,7 +120,7 @@ nb::object to_capsule(std::unique_ptr<exported> tensor, bool versioned) {
 }
 
 /// `stream`: as Python passes it.
-void make_stream_wait(const array& what, nb::handle stream) {
+void make_stream_wait(const array& view, nb::handle stream) {
   if (!stream.is_none()) {
     const auto value = nb::cast<std::int64_t>(stream);
     if (value == -1) {
@@ -132,21 +132,21 @@ void make_stream_wait(const array& what, nb::handle stream) {
           "one)");
     }
   }
-  make_stream_wait(what, stream.is_none() ? nullptr : to_stream(stream));
+  make_stream_wait(view, stream.is_none() ? nullptr : to_stream(stream));
 }
 
 /// Raises BufferError. A stride between the elements of fewer than two is not used: any will do.
-void check_layout(array& what) {
-  if (what.strides.size() != what.shape.size()) {
+void check_layout(array& view) {
+  if (view.strides.size() != view.shape.size()) {
     raise_buffer_error("shape and strides have different lengths", "report it to its library");
   }
-  for (std::size_t i = 0; i < what.shape.size(); ++i) {
-    if (what.shape[i] < 0 || (what.strides[i] < 0 && what.shape[i] > 1)) {
+  for (std::size_t i = 0; i < view.shape.size(); ++i) {
+    if (view.shape[i] < 0 || (view.strides[i] < 0 && view.shape[i] > 1)) {
       raise_buffer_error("gpushm has no negative shapes and strides",
                          "make a contiguous copy first");
     }
-    if (what.shape[i] < 2) {
-      what.strides[i] = std::max<std::int64_t>(what.strides[i], 0);
+    if (view.shape[i] < 2) {
+      view.strides[i] = std::max<std::int64_t>(view.strides[i], 0);
     }
   }
 }
@@ -359,21 +359,21 @@ nb::object cuda_array_interface(const array& self) {
   return result;
 }
 
-void make_stream_wait(const array& what, void* stream) {
-  if (what.arrival) {
-    what.arrival(stream);
+void make_stream_wait(const array& view, void* stream) {
+  if (view.arrival) {
+    view.arrival(stream);
   }
-  if (!what.ready.has_value() || is_ready(*what.ready)) {
+  if (!view.ready.has_value() || is_ready(*view.ready)) {
     return;
   }
-  call(what.ready->timeline, [&](gpushm_timeline* timeline) {
-    return gpushm_timeline_wait_on(timeline, stream, what.ready->value, 0);
+  call(view.ready->timeline, [&](gpushm_timeline* timeline) {
+    return gpushm_timeline_wait_on(timeline, stream, view.ready->value, 0);
   });
 }
 
 std::unique_ptr<dl::managed_tensor_versioned, void (*)(dl::managed_tensor_versioned*)>
-export_versioned(const array& what, bool copied) {
-  exported* const tensor = make_exported(what, copied).release();
+export_versioned(const array& view, bool copied) {
+  exported* const tensor = make_exported(view, copied).release();
   return {&tensor->versioned, delete_exported<dl::managed_tensor_versioned>};
 }
 
@@ -442,8 +442,8 @@ array import_for_copy(nb::handle object, void* stream) {
   return import_object(object, is_gpu ? nb::object(nb::int_(handle)) : nb::object(nb::none()));
 }
 
-nb::object to_numpy(array what, nb::handle dtype, nb::handle copy) {
-  return in_python("gpushm._interop", "to_numpy", nb::cast(std::move(what)), dtype, copy);
+nb::object to_numpy(array view, nb::handle dtype, nb::handle copy) {
+  return in_python("gpushm._interop", "to_numpy", nb::cast(std::move(view)), dtype, copy);
 }
 
 void register_exchange(nb::class_<array>& type) {

@@ -12,12 +12,12 @@ namespace gpushm_python {
 
 /// Makes the consumer's CUDA stream (null: the legacy default one) wait until the elements are
 /// complete; never this thread. Needs the GIL.
-void make_stream_wait(const array& what, void* stream);
+void make_stream_wait(const array& view, void* stream);
 
 /// A tensor for a consumer, which releases it by its deleter: on any thread, without the GIL, also
 /// after the interpreter has ended. Copied: one in host memory that the consumer alone has.
 std::unique_ptr<dl::managed_tensor_versioned, void (*)(dl::managed_tensor_versioned*)>
-export_versioned(const array& what, bool copied);
+export_versioned(const array& view, bool copied);
 
 /// Takes over a tensor of another library, and releases it when nothing uses the array any more.
 /// Raises BufferError for what gpushm cannot represent; the tensor is released then, too.
@@ -33,14 +33,14 @@ array import_for_copy(nanobind::handle object, void* stream);
 
 /// `__dlpack__` and `__cuda_array_interface__` of an array; arguments as the protocols define them.
 /// Raise BufferError, AttributeError, and what a wait for the elements raises. Need the GIL.
-nanobind::object to_dlpack(const array& what,
+nanobind::object to_dlpack(const array& array,
                            nanobind::handle stream,
                            nanobind::handle max_version,
                            nanobind::handle dl_device,
                            nanobind::handle copy);
-nanobind::object cuda_array_interface(const array& what);
+nanobind::object cuda_array_interface(const array& array);
 /// `__array__`: a NumPy array of host memory. Raises TypeError, BufferError. Needs the GIL.
-nanobind::object to_numpy(array what, nanobind::handle dtype, nanobind::handle copy);
+nanobind::object to_numpy(array view, nanobind::handle dtype, nanobind::handle copy);
 
 /// Of the methods by which other libraries take an object's memory.
 struct exchange_docs {

@@ -50,16 +50,16 @@ int to_object(dl::managed_tensor_versioned* tensor, void** object) {
 
 int describe(void* object, dl::tensor* result) {
   return guarded([&] {
-    const array& what = array_of(object);
-    require_ready_on_cpu(what);
+    const array& array = array_of(object);
+    require_ready_on_cpu(array);
     *result = {};
-    result->data = what.elements() == 0 ? nullptr : what.data;
-    result->device = what.device;
-    result->ndim = static_cast<std::int32_t>(what.shape.size());
-    result->dtype = what.type->dlpack();
+    result->data = array.elements() == 0 ? nullptr : array.data;
+    result->device = array.device;
+    result->ndim = static_cast<std::int32_t>(array.shape.size());
+    result->dtype = array.type->dlpack();
     // Valid as long as the object is, which is immutable.
-    result->shape = const_cast<std::int64_t*>(what.shape.data());
-    result->strides = const_cast<std::int64_t*>(what.strides.data());
+    result->shape = const_cast<std::int64_t*>(array.shape.data());
+    result->strides = const_cast<std::int64_t*>(array.strides.data());
   });
 }
 
@@ -81,17 +81,17 @@ int allocate(dl::tensor* prototype,
     return -1;
   }
   try {
-    array what;
-    what.type = type;
-    what.readonly = false;
-    what.shape.assign(prototype->shape, prototype->shape + prototype->ndim);
-    what.strides = contiguous_strides(what.shape);
+    array array;
+    array.type = type;
+    array.readonly = false;
+    array.shape.assign(prototype->shape, prototype->shape + prototype->ndim);
+    array.strides = contiguous_strides(array.shape);
     constexpr std::align_val_t alignment{256};
-    void* const memory = ::operator new(what.bytes() + 1, alignment);
-    what.owner =
+    void* const memory = ::operator new(array.bytes() + 1, alignment);
+    array.owner =
         std::shared_ptr<void>(memory, [](void* last) { ::operator delete(last, alignment); });
-    what.data = memory;
-    *result = export_versioned(what, false).release();
+    array.data = memory;
+    *result = export_versioned(array, false).release();
     return 0;
   } catch (const std::exception& e) {
     set_error(error_context, "MemoryError", e.what());
@@ -119,20 +119,20 @@ const dl::exchange_table& table_in(nb::handle capsule) {
   return *reinterpret_cast<dl::exchange_table*>(header);
 }
 
-nb::object exchange(const array& what, const dl::exchange_table& by) {
-  if (what.is_host()) {
-    require_ready_on_cpu(what);
-  } else if (what.ready.has_value() || what.arrival) {
+nb::object exchange(const array& array, const dl::exchange_table& table) {
+  if (array.is_host()) {
+    require_ready_on_cpu(array);
+  } else if (array.ready.has_value() || array.arrival) {
     void* stream = nullptr;
-    if (by.current_stream(what.device.type, what.device.id, &stream) != 0) {
+    if (table.current_stream(array.device.type, array.device.id, &stream) != 0) {
       throw nb::python_error();
     }
-    make_stream_wait(what, stream);
+    make_stream_wait(array, stream);
   }
   void* result = nullptr;
   // The tensor is the library's, whatever it returns. PyTorch 2.11 does not release one whose type
   // it lacks.
-  if (by.to_object(export_versioned(what, false).release(), &result) != 0) {
+  if (table.to_object(export_versioned(array, false).release(), &result) != 0) {
     throw nb::python_error();
   }
   return nb::steal(static_cast<PyObject*>(result));
@@ -141,7 +141,7 @@ nb::object exchange(const array& what, const dl::exchange_table& by) {
 void register_exchange(nb::module_& module) {
   module.def(
       "exchange",
-      [](const array& what, nb::handle capsule) { return exchange(what, table_in(capsule)); },
+      [](const array& array, nb::handle capsule) { return exchange(array, table_in(capsule)); },
       nb::arg("array"),
       nb::arg("table"),
       nb::sig("def exchange(array: Array, table: object, /) -> Any"),

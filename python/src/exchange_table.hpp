@@ -15,7 +15,7 @@ const dl::exchange_table& table_in(nanobind::handle capsule);
 /// A tensor of the library whose table this is: without its Python code, which for memory of a GPU
 /// takes longer than all else (it names the current stream for each tensor). Does not block. Raises
 /// BufferError, and what the library raises. Needs the GIL.
-nanobind::object exchange(const array& what, const dl::exchange_table& by);
+nanobind::object exchange(const array& array, const dl::exchange_table& table);
 /// gpushm._core.exchange.
 void register_exchange(nanobind::module_& module);
 

@@ -31,12 +31,13 @@ struct known_segments {
   // other memory that was shared, or overlap it.
   std::multimap<std::uintptr_t, known> by_address;
 
-  /// From `at` on, until one is as it was; mappings that do not overlap end this at once.
-  void update_reach(std::multimap<std::uintptr_t, known>::iterator at) noexcept {
-    for (; at != by_address.end(); ++at) {
-      const std::uintptr_t before = at == by_address.begin() ? 0 : std::prev(at)->second.reach;
-      const std::uintptr_t reach = std::max(before, at->second.end);
-      if (std::exchange(at->second.reach, reach) == reach) {
+  /// From `entries` on, until one is as it was; mappings that do not overlap end this at once.
+  void update_reach(std::multimap<std::uintptr_t, known>::iterator entries) noexcept {
+    for (; entries != by_address.end(); ++entries) {
+      const std::uintptr_t before =
+          entries == by_address.begin() ? 0 : std::prev(entries)->second.reach;
+      const std::uintptr_t reach = std::max(before, entries->second.end);
+      if (std::exchange(entries->second.reach, reach) == reach) {
         return;
       }
     }

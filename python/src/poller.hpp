@@ -30,13 +30,13 @@ class poller_object {
   template <typename Call>
   gpushm_progress watch(std::uint64_t key, const std::shared_ptr<stop_source>& closing, Call call) {
     auto stop = std::make_unique<call_stop>(stops(nullptr, closing));
-    const gpushm_stop* const by = stop->get();
+    const gpushm_stop* const ended = stop->get();
     stops_.insert_or_assign(key, std::move(stop));
     gpushm_progress progress = GPUSHM_PROGRESS_BLOCKS;
     failure failed;
     {
       const nb::gil_scoped_release released;
-      failed = failure::of(call(handle_, by, &progress));
+      failed = failure::of(call(handle_, ended, &progress));
     }
     if (failed.code() != GPUSHM_OK || progress != GPUSHM_PROGRESS_WATCHED) {
       stops_.erase(key);

@@ -92,13 +92,13 @@ nb::bytes read(const segment_object& self,
                std::optional<std::uint64_t> size,
                nb::handle stream) {
   const auto segment = self.handle.get("read");
-  const std::uint64_t all = gpushm_segment_size_bytes(segment.get());
-  const std::uint64_t wanted = size.value_or(offset <= all ? all - offset : 0);
-  if (offset > all || wanted > all - offset) {
+  const std::uint64_t size_bytes = gpushm_segment_size_bytes(segment.get());
+  const std::uint64_t wanted = size.value_or(offset <= size_bytes ? size_bytes - offset : 0);
+  if (offset > size_bytes || wanted > size_bytes - offset) {
     raise(GPUSHM_ERRC_INVALID_ARGUMENT,
           "read",
           to_string(gpushm_segment_name(segment.get())),
-          "the range is not within its " + std::to_string(all) + " bytes",
+          "the range is not within its " + std::to_string(size_bytes) + " bytes",
           "pass an offset and a size that fit");
   }
   std::vector<std::byte> bytes(wanted);
@@ -154,16 +154,17 @@ nb::object open_timeline(segment_object& self,
   auto work = std::make_shared<state>();
   work->segment = self.handle.get("open_timeline");
   work->client = self.client.get("open_timeline");
-  run_cancellable({stop, self.handle.closing()},
-                  [work, index, milliseconds = to_milliseconds(timeout)](gpushm_stop* by) {
-                    gpushm_timeline* opened = nullptr;
-                    const gpushm_errc code = gpushm_segment_timeline_open(
-                        work->client.get(), work->segment.get(), index, milliseconds, by, &opened);
-                    if (code == GPUSHM_OK) {
-                      work->result = own_timeline(opened);
-                    }
-                    return code;
-                  });
+  run_cancellable(
+      {stop, self.handle.closing()},
+      [work, index, milliseconds = to_milliseconds(timeout)](gpushm_stop* wait_stop) {
+        gpushm_timeline* opened = nullptr;
+        const gpushm_errc code = gpushm_segment_timeline_open(
+            work->client.get(), work->segment.get(), index, milliseconds, wait_stop, &opened);
+        if (code == GPUSHM_OK) {
+          work->result = own_timeline(opened);
+        }
+        return code;
+      });
   return make_object<timeline_object>(work->result);
 }
 
@@ -218,8 +219,8 @@ memory_range range_of(std::shared_ptr<gpushm_segment> segment) {
 }
 
 segment_object::segment_object(std::shared_ptr<gpushm_segment> segment,
-                               std::shared_ptr<gpushm_client> of)
-    : handle(std::move(segment)), client(std::move(of)) {}
+                               std::shared_ptr<gpushm_client> owner)
+    : handle(std::move(segment)), client(std::move(owner)) {}
 
 nb::object to_info(const gpushm_segment_info& info) {
   nb::dict fields;

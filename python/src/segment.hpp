@@ -20,7 +20,7 @@ memory_range range_of(std::shared_ptr<gpushm_segment> segment);
 
 /// gpushm.Segment.
 struct segment_object {
-  segment_object(std::shared_ptr<gpushm_segment> segment, std::shared_ptr<gpushm_client> of);
+  segment_object(std::shared_ptr<gpushm_segment> segment, std::shared_ptr<gpushm_client> owner);
 
   [[nodiscard]] memory_range range(const char* operation) const {
     return range_of(handle.get(operation));

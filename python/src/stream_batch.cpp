@@ -40,12 +40,12 @@ struct batch_object {
   /// Calls `function(operations, count)` without the GIL, also if the batch is changed meanwhile.
   template <typename Function>
   void call(Function function) const {
-    const std::vector<gpushm_stream_operation> all = operations;
+    const std::vector<gpushm_stream_operation> batch = operations;
     timelines held = used;
     failure failed;
     {
       const nb::gil_scoped_release released;
-      failed = failure::of(function(all.data(), all.size()));
+      failed = failure::of(function(batch.data(), batch.size()));
       held.clear();
     }
     failed.raise_if_any();
@@ -58,9 +58,9 @@ struct graph_object {
 };
 
 template <gpushm_stream_operation_kind Kind>
-nb::object add(nb::handle self, const timeline_object& on, std::uint64_t value) {
+nb::object add(nb::handle self, const timeline_object& object, std::uint64_t value) {
   auto& batch = nb::cast<batch_object&>(self);
-  std::shared_ptr<gpushm_timeline> timeline = on.handle.get("StreamBatch");
+  std::shared_ptr<gpushm_timeline> timeline = object.handle.get("StreamBatch");
   batch.operations.push_back({timeline.get(), value, Kind});
   batch.used.push_back(std::move(timeline));
   return nb::borrow(self);
@@ -89,9 +89,9 @@ nb::object record(const batch_object& self, nb::handle stream) {
 }
 
 /// A `cudaGraphExec_t`, as an integer or of PyTorch's graph.
-void* to_executable(nb::handle what) {
-  const nb::object method = nb::getattr(what, "raw_cuda_graph_exec", nb::none());
-  const nb::object value = method.is_none() ? nb::borrow(what) : method();
+void* to_executable(nb::handle graph) {
+  const nb::object method = nb::getattr(graph, "raw_cuda_graph_exec", nb::none());
+  const nb::object value = method.is_none() ? nb::borrow(graph) : method();
   if (!nb::isinstance<nb::int_>(value)) {
     throw nb::type_error(
         "executable is a cudaGraphExec_t as an integer, or a torch.cuda.CUDAGraph of PyTorch 2.11 "

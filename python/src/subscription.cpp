@@ -40,21 +40,21 @@ nb::object next(subscription_object& self,
                 std::shared_ptr<stop_source> stop) {
   const auto subscription = self.handle.get("next");
   auto event = with_size<gpushm_event>();
-  const bool arrived =
-      wait_in_parts(to_milliseconds(timeout),
-                    {stop, self.handle.closing()},
-                    GPUSHM_OK,
-                    "next",
-                    [&](std::int64_t part, const call_stop& by) {
-                      step result;
-                      const deadline end(part);
-                      if (self.calls.begin(part, by)) {
-                        result.code = gpushm_subscription_next(
-                            subscription.get(), end.left_ms(), by.get(), &event, &result.done);
-                        self.calls.end();
-                      }
-                      return result;
-                    });
+  const bool arrived = wait_in_parts(
+      to_milliseconds(timeout),
+      {stop, self.handle.closing()},
+      GPUSHM_OK,
+      "next",
+      [&](std::int64_t part, const call_stop& wait_stop) {
+        step result;
+        const deadline end(part);
+        if (self.calls.begin(part, wait_stop)) {
+          result.code = gpushm_subscription_next(
+              subscription.get(), end.left_ms(), wait_stop.get(), &event, &result.done);
+          self.calls.end();
+        }
+        return result;
+      });
   return arrived ? to_event(event) : nb::none();
 }
 

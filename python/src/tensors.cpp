@@ -53,28 +53,28 @@ gpushm_verify to_verify(const string& text) {
 }
 
 /// One path, or several.
-std::vector<string> to_paths(nb::handle what) {
-  if (nb::isinstance<nb::str>(what) || nb::isinstance<nb::bytes>(what) ||
-      nb::hasattr(what, "__fspath__")) {
-    return {path_of(what)};
+std::vector<string> to_paths(nb::handle paths) {
+  if (nb::isinstance<nb::str>(paths) || nb::isinstance<nb::bytes>(paths) ||
+      nb::hasattr(paths, "__fspath__")) {
+    return {path_of(paths)};
   }
   std::vector<string> result;
-  for (const nb::handle path : nb::iter(what)) {
+  for (const nb::handle path : nb::iter(paths)) {
     result.push_back(path_of(path));
   }
   return result;
 }
 
 /// Names or patterns of tensors. None: all.
-std::vector<string> to_names(nb::handle what) {
+std::vector<string> to_names(nb::handle names) {
   std::vector<string> result;
-  if (what.is_none()) {
+  if (names.is_none()) {
     return result;
   }
-  if (nb::isinstance<nb::str>(what) || nb::isinstance<nb::bytes>(what)) {
+  if (nb::isinstance<nb::str>(names) || nb::isinstance<nb::bytes>(names)) {
     throw nb::type_error("tensors is a sequence of names, not one name");
   }
-  for (const nb::handle each : nb::iter(what)) {
+  for (const nb::handle each : nb::iter(names)) {
     if (!nb::isinstance<nb::str>(each)) {
       throw nb::type_error("tensors is a sequence of str");
     }
@@ -96,15 +96,15 @@ struct named_slice {
 };
 
 /// (dim, begin, end), or with the number of parts that begin and end count.
-named_slice to_slice(const string& name, nb::handle what) {
+named_slice to_slice(const string& name, nb::handle slice) {
   const auto refused = [&] {
-    return nb::value_error(("slice " + nb::cast<string>(nb::repr(what)) + " of \"" + name +
+    return nb::value_error(("slice " + nb::cast<string>(nb::repr(slice)) + " of \"" + name +
                             "\" is not (dim, begin, end) or (dim, begin, end, parts) of integers " +
                             "that are not negative, but for dim")
                                .c_str());
   };
   constexpr std::size_t without_parts = 3;
-  const auto given = nb::borrow<nb::tuple>(what);
+  const auto given = nb::borrow<nb::tuple>(slice);
   if (given.size() != without_parts && given.size() != without_parts + 1) {
     throw refused();
   }
@@ -122,12 +122,12 @@ named_slice to_slice(const string& name, nb::handle what) {
 }
 
 /// By names or patterns: one slice, or several. None: none.
-std::vector<named_slice> to_slices(nb::handle what) {
+std::vector<named_slice> to_slices(nb::handle slices) {
   std::vector<named_slice> result;
-  if (what.is_none()) {
+  if (slices.is_none()) {
     return result;
   }
-  for (const nb::handle each : nb::iter(what.attr("items")())) {
+  for (const nb::handle each : nb::iter(slices.attr("items")())) {
     const auto entry = nb::cast<nb::tuple>(each);
     if (!nb::isinstance<nb::str>(entry[0])) {
       throw nb::type_error("slices are by names of tensors");
@@ -159,15 +159,15 @@ std::vector<named_slice> to_slices(nb::handle what) {
 }
 
 /// Text in UTF-8, as str or bytes.
-string to_text(nb::handle what) {
-  if (nb::isinstance<nb::bytes>(what)) {
-    const auto bytes = nb::borrow<nb::bytes>(what);
+string to_text(nb::handle object) {
+  if (nb::isinstance<nb::bytes>(object)) {
+    const auto bytes = nb::borrow<nb::bytes>(object);
     return {bytes.c_str(), bytes.size()};
   }
-  if (!nb::isinstance<nb::str>(what)) {
+  if (!nb::isinstance<nb::str>(object)) {
     throw nb::type_error("a table is a str or bytes");
   }
-  return nb::cast<string>(what);
+  return nb::cast<string>(object);
 }
 
 /// Calls a function of Python from the thread that loads, until the load is abandoned: that thread
@@ -235,7 +235,7 @@ struct loading {
   loading& operator=(const loading&) = delete;
   ~loading() { gpushm_segment_close(segment); }
 
-  gpushm_errc run(gpushm_stop* by) {
+  gpushm_errc run(gpushm_stop* given_stop) {
     std::vector<gpushm_string> texts;
     for (const string& path : paths) {
       texts.push_back(text(path));
@@ -258,8 +258,8 @@ struct loading {
     options.tensor_count = names.size();
     options.slices = parts.data();
     options.slice_count = parts.size();
-    stop = by;
-    options.stop = by;
+    stop = given_stop;
+    options.stop = given_stop;
     return gpushm_tensors_load(
         client.get(), text(name), texts.data(), texts.size(), &options, timeout_ms, &segment);
   }
@@ -308,7 +308,7 @@ nb::object load_tensors(client_object& self,
     work->options.report_context = work.get();
   }
   try {
-    run_cancellable(stop, [work](gpushm_stop* by) { return work->run(by); });
+    run_cancellable(stop, [work](gpushm_stop* wait_stop) { return work->run(wait_stop); });
   } catch (nb::python_error&) {
     if (work->progress.has_value()) {
       work->progress->end();
@@ -344,8 +344,8 @@ nb::object open_tensors(client_object& self,
   work->device = to_device(device);
   work->options.device = text(work->device);
   const std::int64_t timeout_ms = to_milliseconds(timeout);
-  run_with_timeout(timeout_ms, stop, [work, timeout_ms](gpushm_stop* by) {
-    work->options.stop = by;
+  run_with_timeout(timeout_ms, stop, [work, timeout_ms](gpushm_stop* wait_stop) {
+    work->options.stop = wait_stop;
     return gpushm_tensors_open(
         work->client.get(), text(work->name), &work->options, timeout_ms, &work->segment);
   });
@@ -411,24 +411,24 @@ gpushm_tensor tensor_at(const read_table& self, std::size_t index) {
 /// none.
 bool place_tensor(array& into,
                   const memory_range& range,
-                  const gpushm_tensor& from,
+                  const gpushm_tensor& tensor,
                   const wanted_types& types) {
-  const dtype* const type = types.find({from.dtype.data, from.dtype.size});
-  const std::span shape(reinterpret_cast<const std::int64_t*>(from.shape), from.rank);
+  const dtype* const type = types.find({tensor.dtype.data, tensor.dtype.size});
+  const std::span shape(reinterpret_cast<const std::int64_t*>(tensor.shape), tensor.rank);
   // The library has checked strides; a size may be larger than signed ones if another one is 0.
   const bool is_signed =
       std::all_of(shape.begin(), shape.end(), [](std::int64_t each) { return each >= 0; });
-  if (type == nullptr || from.framework_dtype.size != 0 || !is_signed) {
+  if (type == nullptr || tensor.framework_dtype.size != 0 || !is_signed) {
     return false;
   }
   try {
-    place(
-        into,
-        range,
-        *type,
-        shape,
-        from.offset_bytes,
-        from.strides == nullptr ? std::nullopt : std::optional(std::span(from.strides, from.rank)));
+    place(into,
+          range,
+          *type,
+          shape,
+          tensor.offset_bytes,
+          tensor.strides == nullptr ? std::nullopt
+                                    : std::optional(std::span(tensor.strides, tensor.rank)));
     return true;
   } catch (const std::exception&) {
     return false;
@@ -457,10 +457,10 @@ nb::dict exchange_all(const read_table& self,
                       const segment_object& segment,
                       const nb::dict& names,
                       nb::handle capsule) {
-  const dl::exchange_table& by = table_in(capsule);
+  const dl::exchange_table& table = table_in(capsule);
   return all_tensors(self, segment, names, [&](const array& each) -> nb::object {
     try {
-      return exchange(each, by);
+      return exchange(each, table);
     } catch (const std::exception&) {
       return nb::none();
     }

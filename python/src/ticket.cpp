@@ -71,8 +71,8 @@ nb::object import_ticket(const nb::bytes& ticket,
   auto work = make_importing({ticket.c_str(), ticket.size()}, access, device);
   work->directory = directory.is_none() ? "" : path_of(directory);
   work->options.directory = text(work->directory);
-  run_cancellable(stop, [work](gpushm_stop* by) {
-    work->options.stop = by;
+  run_cancellable(stop, [work](gpushm_stop* wait_stop) {
+    work->options.stop = wait_stop;
     return gpushm_import_memory(
         work->source.data(), work->source.size(), &work->options, &work->segment);
   });
@@ -86,8 +86,8 @@ nb::object import_file(nb::handle path,
                        std::shared_ptr<stop_source> stop) {
   auto work = make_importing(path_of(path), access, device);
   work->timeout_ms = to_milliseconds(timeout);
-  run_cancellable(stop, [work](gpushm_stop* by) {
-    work->options.stop = by;
+  run_cancellable(stop, [work](gpushm_stop* wait_stop) {
+    work->options.stop = wait_stop;
     return gpushm_import_file(text(work->source), &work->options, work->timeout_ms, &work->segment);
   });
   return to_segment(*work);
@@ -99,10 +99,10 @@ struct ticket_file_object {
 };
 
 nb::object write_ticket_file(nb::handle path, const nb::bytes& ticket, std::uint32_t mode) {
-  const string to = path_of(path);
+  const string out = path_of(path);
   gpushm_ticket_file* made = nullptr;
   call_released([&] {
-    return gpushm_ticket_file_create(text(to), ticket.c_str(), ticket.size(), mode, &made);
+    return gpushm_ticket_file_create(text(out), ticket.c_str(), ticket.size(), mode, &made);
   });
   return make_object<ticket_file_object>(
       closable<gpushm_ticket_file>(made, gpushm_ticket_file_close));

@@ -49,12 +49,12 @@ bool is_waited_for(const gpushm_timeline* timeline) {
 }
 
 void close_timeline(gpushm_timeline* timeline) {
-  waited_for& all = parked();
+  waited_for& waited = parked();
   std::vector<gpushm_timeline*> finished;
   {
-    const std::lock_guard lock(all.mutex);
-    all.timelines.push_back(timeline);
-    std::erase_if(all.timelines, [&](gpushm_timeline* each) {
+    const std::lock_guard lock(waited.mutex);
+    waited.timelines.push_back(timeline);
+    std::erase_if(waited.timelines, [&](gpushm_timeline* each) {
       if (!gpushm_timeline_is_own(each) && is_waited_for(each)) {
         return false;
       }
@@ -67,12 +67,12 @@ void close_timeline(gpushm_timeline* timeline) {
   }
 }
 
-[[noreturn]] void raise_late(const timeline_object& self, const std::string& what) {
+[[noreturn]] void raise_late(const timeline_object& self, const std::string& cause) {
   const auto timeline = self.handle.get("wait");
   raise(GPUSHM_ERRC_TIMED_OUT,
         "wait",
         to_string(gpushm_timeline_name(timeline.get())),
-        what + " was not reached in time",
+        cause + " was not reached in time",
         "wait longer, or see whether the process that signals it makes progress");
 }
 
@@ -103,10 +103,10 @@ bool wait_on_cpu(timeline_object& self,
                        {stop, self.handle.closing()},
                        GPUSHM_ERRC_GONE_OR_REPLACED,
                        "wait",
-                       [&](std::int64_t part, const call_stop& by) {
+                       [&](std::int64_t part, const call_stop& wait_stop) {
                          step result;
                          result.code = gpushm_timeline_wait(
-                             timeline.get(), value, part, by.get(), &result.done);
+                             timeline.get(), value, part, wait_stop.get(), &result.done);
                          return result;
                        });
 }
@@ -150,10 +150,10 @@ void wait_flags(timeline_object& self,
                                  {stop, self.handle.closing()},
                                  GPUSHM_ERRC_GONE_OR_REPLACED,
                                  "wait_flags",
-                                 [&](std::int64_t part, const call_stop& by) {
+                                 [&](std::int64_t part, const call_stop& wait_stop) {
                                    step result;
                                    result.code = gpushm_timeline_wait_flags(
-                                       timeline.get(), flags, part, by.get(), &result.done);
+                                       timeline.get(), flags, part, wait_stop.get(), &result.done);
                                    return result;
                                  });
   if (!met) {
@@ -199,10 +199,10 @@ nb::object take_over(timeline_object& self,
   auto work = std::make_shared<state>();
   work->opened = self.handle.get("take_over");
   run_cancellable({stop, self.handle.closing()},
-                  [work, milliseconds = to_milliseconds(timeout)](gpushm_stop* by) {
+                  [work, milliseconds = to_milliseconds(timeout)](gpushm_stop* wait_stop) {
                     gpushm_timeline* taken = nullptr;
-                    const gpushm_errc code =
-                        gpushm_timeline_take_over(work->opened.get(), milliseconds, by, &taken);
+                    const gpushm_errc code = gpushm_timeline_take_over(
+                        work->opened.get(), milliseconds, wait_stop, &taken);
                     if (code == GPUSHM_OK) {
                       work->result = own_timeline(taken);
                     }
@@ -221,9 +221,9 @@ nb::object try_value(timeline_object& self,
   const auto handle = self.handle.get("wait");
   return to_progress(poller.watch(key,
                                   self.handle.closing(),
-                                  [&](auto* by, auto* stop, auto* found) {
+                                  [&](auto* poller_handle, auto* stop, auto* progress) {
                                     return gpushm_timeline_watch(
-                                        handle.get(), value, by, key, stop, found);
+                                        handle.get(), value, poller_handle, key, stop, progress);
                                   }),
                      nb::bool_(true));
 }

@@ -53,15 +53,15 @@ pools& all() {
 /// Without the GIL, or with it; calls nothing of Python. Null: no memory.
 void* allocate(std::size_t slot, ssize_t size, int device) noexcept {
   try {
-    std::shared_ptr<pool> of;
+    std::shared_ptr<pool> pool;
     std::string name;
     {
       const std::lock_guard lock(all().mutex);
-      of = all().slots.at(slot);
-      if (of == nullptr || size <= 0) {
+      pool = all().slots.at(slot);
+      if (pool == nullptr || size <= 0) {
         return nullptr;
       }
-      name = of->name + "/" + std::to_string(of->next++);
+      name = pool->name + "/" + std::to_string(pool->next++);
     }
     auto options = with_size<gpushm_create_options>();
     const std::string ordinal = std::to_string(device);
@@ -69,7 +69,7 @@ void* allocate(std::size_t slot, ssize_t size, int device) noexcept {
     options.device = text(ordinal);
     gpushm_segment* made = nullptr;
     failure failed =
-        failure::of(gpushm_client_create(of->client.get(), text(name), &options, &made));
+        failure::of(gpushm_client_create(pool->client.get(), text(name), &options, &made));
     std::shared_ptr<gpushm_segment> segment;
     if (failed.code() == GPUSHM_OK) {
       segment = own_segment(made);
@@ -77,12 +77,12 @@ void* allocate(std::size_t slot, ssize_t size, int device) noexcept {
     }
     const std::lock_guard lock(all().mutex);
     if (failed.code() != GPUSHM_OK) {
-      of->last = std::move(failed);
+      pool->last = std::move(failed);
       return nullptr;
     }
     void* const memory = gpushm_segment_mutable_data(made);
-    all().allocations[memory] = {of, std::move(segment)};
-    ++of->live;
+    all().allocations[memory] = {pool, std::move(segment)};
+    ++pool->live;
     return memory;
   } catch (...) {
     return nullptr;  // of memory of the host; no exception may reach PyTorch
@@ -132,12 +132,12 @@ void release(void* memory) noexcept {
   pools::allocation last;  // closed without the mutex
   {
     const std::lock_guard lock(all().mutex);
-    const auto found = all().allocations.find(memory);
-    if (found == all().allocations.end()) {
+    const auto allocation = all().allocations.find(memory);
+    if (allocation == all().allocations.end()) {
       return;
     }
-    last = std::move(found->second);
-    all().allocations.erase(found);
+    last = std::move(allocation->second);
+    all().allocations.erase(allocation);
   }
   without_gil([&] {
     synchronize(gpushm_segment_ordinal(last.segment.get()));
@@ -150,8 +150,8 @@ void release(void* memory) noexcept {
 /// gpushm._core.TorchPool.
 class torch_pool {
  public:
-  torch_pool(const client_object& by, std::string name) : pool_(std::make_shared<pool>()) {
-    pool_->client = by.handle.get("MemPool");
+  torch_pool(const client_object& client, std::string name) : pool_(std::make_shared<pool>()) {
+    pool_->client = client.handle.get("MemPool");
     pool_->name = std::move(name);
     const std::lock_guard lock(all().mutex);
     while (slot_ != max_pools && all().slots.at(slot_) != nullptr) {

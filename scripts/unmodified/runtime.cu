@@ -64,9 +64,9 @@ __global__ void count_wrong(const unsigned char* bytes,
   }
 }
 
-void must(cudaError_t error, const char* what) {
+void must(cudaError_t error, const char* operation) {
   if (error != cudaSuccess) {
-    printf("%s: %s\n", what, cudaGetErrorString(error));
+    printf("%s: %s\n", operation, cudaGetErrorString(error));
     exit(2);
   }
 }

@@ -21,18 +21,18 @@ using namespace unmodified;
 
 constexpr ucp_tag_t tag = 7;
 
-void must(CUresult error, const char* what) {
+void must(CUresult error, const char* operation) {
   if (error != CUDA_SUCCESS) {
     const char* name = nullptr;
     cuGetErrorName(error, &name);
-    printf("%s: %d %s\n", what, static_cast<int>(error), name == nullptr ? "" : name);
+    printf("%s: %d %s\n", operation, static_cast<int>(error), name == nullptr ? "" : name);
     exit(2);
   }
 }
 
-void must(ucs_status_t status, const char* what) {
+void must(ucs_status_t status, const char* operation) {
   if (status != UCS_OK) {
-    printf("%s: %s\n", what, ucs_status_string(status));
+    printf("%s: %s\n", operation, ucs_status_string(status));
     exit(2);
   }
 }

@@ -13,12 +13,12 @@ bool has_ended(std::uint64_t word) noexcept {
 
 }  // namespace
 
-void consumer_table::attach(const checked_table& to,
+void consumer_table::attach(const checked_table& table,
                             std::uint64_t start,
                             std::uint32_t entry,
                             std::uint64_t page) noexcept {
   const bool joins = !producer_;
-  producer_ = to;
+  producer_ = table;
   next_ = start;
   entry_ = entry;
   if (joins && mode_ != consumer_mode::latest) {

@@ -28,7 +28,7 @@ class consumer_table {
 
   /// Begins with a producer that has accepted this consumer from `start` on, in the entry `entry`.
   /// `page`: the generation of its page. A `share` consumer does so once.
-  void attach(const checked_table& to,
+  void attach(const checked_table& table,
               std::uint64_t start,
               std::uint32_t entry,
               std::uint64_t page) noexcept;

@@ -13,9 +13,9 @@ table_head& head_in(std::byte* table) {
 }
 
 /// Consumers that hold the newest item, one after the other.
-std::uint32_t held_by(const std::vector<consumer_view>& all) {
+std::uint32_t held_by(const std::vector<consumer_view>& views) {
   std::uint32_t result = 0;
-  for (const consumer_view& each : all) {
+  for (const consumer_view& each : views) {
     result += each.held;
   }
   return result;
@@ -25,24 +25,24 @@ std::uint32_t held_by(const std::vector<consumer_view>& all) {
 
 producer_table::producer_table(sync::timeline_page& page,
                                std::byte* table,
-                               const shape& of,
+                               const shape& shape,
                                std::uint64_t first_item,
                                std::uint64_t last_of_previous)
     : page_(page),
       head_(head_in(table)),
-      rows_(reinterpret_cast<row*>(table + rows_offset), of.slots),
-      order_(reinterpret_cast<std::atomic<std::uint32_t>*>(table + order_offset(of.slots)),
-             order_size(of.slots)),
-      given_(reinterpret_cast<std::atomic<std::uint32_t>*>(table + given_offset(of.slots)),
-             std::size_t{max_consumers} * of.slots),
-      contents_(of.slots),
+      rows_(reinterpret_cast<row*>(table + rows_offset), shape.slots),
+      order_(reinterpret_cast<std::atomic<std::uint32_t>*>(table + order_offset(shape.slots)),
+             order_size(shape.slots)),
+      given_(reinterpret_cast<std::atomic<std::uint32_t>*>(table + given_offset(shape.slots)),
+             std::size_t{max_consumers} * shape.slots),
+      contents_(shape.slots),
       next_(first_item) {
   head_.version = table_version;
-  head_.slots = of.slots;
-  head_.slot_bytes = of.slot_bytes;
-  head_.slot_stride = of.slot_stride;
+  head_.slots = shape.slots;
+  head_.slot_bytes = shape.slot_bytes;
+  head_.slot_stride = shape.slot_stride;
   head_.first_item = first_item;
-  head_.segment = of.segment;
+  head_.segment = shape.segment;
   head_.last_of_previous = last_of_previous;
   head_.magic = table_magic;
   for (const std::uint32_t timeline : {announced_timeline, published_timeline}) {
@@ -53,14 +53,14 @@ producer_table::producer_table(sync::timeline_page& page,
   }
 }
 
-producer_table::producer_table(sync::timeline_page& page, std::byte* table, const shape& of)
-    : producer_table(page, table, of, 1, 0) {}
+producer_table::producer_table(sync::timeline_page& page, std::byte* table, const shape& shape)
+    : producer_table(page, table, shape, 1, 0) {}
 
 producer_table::producer_table(sync::timeline_page& page,
                                std::byte* table,
-                               const shape& of,
+                               const shape& shape,
                                const table_view& previous)
-    : producer_table(page, table, of, previous, last_of(previous)) {}
+    : producer_table(page, table, shape, previous, last_of(previous)) {}
 
 /// The last items of the previous producer by its timelines, which are read once.
 producer_table::last_items producer_table::last_of(const table_view& previous) noexcept {
@@ -71,12 +71,15 @@ producer_table::last_items producer_table::last_of(const table_view& previous) n
 
 producer_table::producer_table(sync::timeline_page& page,
                                std::byte* table,
-                               const shape& of,
+                               const shape& shape,
                                const table_view& previous,
                                const last_items& last)
-    : producer_table(
-          page, table, of, last.announced + 1, of.segment == previous.segment() ? last.good : 0) {
-  if (of.segment != previous.segment() || of.slots != previous.slots()) {
+    : producer_table(page,
+                     table,
+                     shape,
+                     last.announced + 1,
+                     shape.segment == previous.segment() ? last.good : 0) {
+  if (shape.segment != previous.segment() || shape.slots != previous.slots()) {
     return;
   }
   read_contents(previous);
@@ -103,15 +106,15 @@ void producer_table::read_contents(const table_view& previous) {
   for (std::uint32_t slot = 0; slot != contents_.size(); ++slot) {
     const std::uint64_t item = previous.item_in(slot);
     const std::uint64_t before = previous.before_in(slot);
-    content& what = contents_[slot];
+    content& content = contents_[slot];
     if (item != 0 && item <= good) {
-      what.item = what.after = item;
+      content.item = content.after = item;
     } else if (before <= good) {
-      what.after = before;
+      content.after = before;
       // It may have died before it read the `held` timelines again: they may name this item.
-      what.item = item == acquired_row ? before : 0;
+      content.item = item == acquired_row ? before : 0;
     } else {
-      what.after = last[slot];
+      content.after = last[slot];
     }
   }
 }
@@ -156,42 +159,42 @@ std::optional<producer_table::choice> producer_table::choose() const noexcept {
   return best ? std::optional(choice{*best, contents_[*best].after}) : std::nullopt;
 }
 
-bool producer_table::acquire(const choice& what) noexcept {
-  std::atomic<std::uint64_t>& item = rows_[what.slot].item;
-  rows_[what.slot].before.store(contents_[what.slot].after, std::memory_order_seq_cst);
+bool producer_table::acquire(const choice& choice) noexcept {
+  std::atomic<std::uint64_t>& item = rows_[choice.slot].item;
+  rows_[choice.slot].before.store(contents_[choice.slot].after, std::memory_order_seq_cst);
   item.store(acquired_row, std::memory_order_seq_cst);
-  if (is_named(what.slot, held_now())) {
-    item.store(contents_[what.slot].item, std::memory_order_seq_cst);
+  if (is_named(choice.slot, held_now())) {
+    item.store(contents_[choice.slot].item, std::memory_order_seq_cst);
     return false;
   }
-  contents_[what.slot] = {0, true, contents_[what.slot].after, 0, 0};
+  contents_[choice.slot] = {0, true, contents_[choice.slot].after, 0, 0};
   return true;
 }
 
-void producer_table::abandon(const choice& what) noexcept {
-  rows_[what.slot].item.store(0, std::memory_order_seq_cst);
-  contents_[what.slot].is_acquired = false;
+void producer_table::abandon(const choice& choice) noexcept {
+  rows_[choice.slot].item.store(0, std::memory_order_seq_cst);
+  contents_[choice.slot].is_acquired = false;
 }
 
-std::uint64_t producer_table::prepare(const choice& what,
+std::uint64_t producer_table::prepare(const choice& choice,
                                       std::span<const std::byte> metadata) noexcept {
-  row& to = rows_[what.slot];
+  row& to = rows_[choice.slot];
   std::copy(metadata.begin(), metadata.end(), to.metadata.begin());
   to.metadata_bytes.store(static_cast<std::uint32_t>(metadata.size()), std::memory_order_relaxed);
   to.item.store(next_, std::memory_order_seq_cst);
-  order_[next_ % order_.size()].store(what.slot, std::memory_order_seq_cst);
+  order_[next_ % order_.size()].store(choice.slot, std::memory_order_seq_cst);
   return next_;
 }
 
-void producer_table::withdraw(const choice& what) noexcept {
-  rows_[what.slot].item.store(acquired_row, std::memory_order_seq_cst);
+void producer_table::withdraw(const choice& choice) noexcept {
+  rows_[choice.slot].item.store(acquired_row, std::memory_order_seq_cst);
 }
 
-void producer_table::announce(const choice& what) noexcept {
-  contents_[what.slot] = {next_, false, next_, 0, 0};
+void producer_table::announce(const choice& choice) noexcept {
+  contents_[choice.slot] = {next_, false, next_, 0, 0};
   static_cast<void>(sync::timeline_writer(page_, announced_timeline).signal(next_));
   ++next_;
-  give(what.slot);
+  give(choice.slot);
 }
 
 // ---- work that is shared ----
@@ -251,25 +254,26 @@ const consumer_view* producer_table::find_behind(std::uint32_t timeline,
 
 /// Whether the consumer that was given the item in this slot may still use it.
 bool producer_table::is_used(std::uint32_t slot) const noexcept {
-  const content& what = contents_[slot];
-  if (what.owner == 0) {
+  const content& content = contents_[slot];
+  if (content.owner == 0) {
     return false;
   }
-  const auto owner = std::find_if(consumers_.begin(),
-                                  consumers_.end(),
-                                  [&](const consumer_view& each) { return each.id == what.owner; });
+  const auto owner =
+      std::find_if(consumers_.begin(), consumers_.end(), [&](const consumer_view& each) {
+        return each.id == content.owner;
+      });
   if (owner == consumers_.end()) {
     return false;
   }
   // If its timelines have ended meanwhile, its unreleased items are given to another consumer
   // first.
-  return owner->timeline(released_timeline).read().value().value_or(0) < what.count;
+  return owner->timeline(released_timeline).read().value().value_or(0) < content.count;
 }
 
 /// Gives an announced item to the consumer that has most room for it, in turn if several have.
 void producer_table::give(std::uint32_t slot) noexcept {
-  content& what = contents_[slot];
-  what.owner = 0;
+  content& content = contents_[slot];
+  content.owner = 0;
   consumer_view* best = nullptr;
   std::int64_t most = 0;
   for (std::size_t i = 0; i != consumers_.size(); ++i) {
@@ -288,12 +292,12 @@ void producer_table::give(std::uint32_t slot) noexcept {
     return;
   }
   turn_ = static_cast<std::uint64_t>(best - consumers_.data()) + 1;
-  what.owner = best->id;
-  what.count = ++best->given;
-  given_[best->entry * contents_.size() + what.count % contents_.size()].store(
+  content.owner = best->id;
+  content.count = ++best->given;
+  given_[best->entry * contents_.size() + content.count % contents_.size()].store(
       slot, std::memory_order_release);
   static_cast<void>(
-      sync::timeline_writer(page_, first_given_timeline + best->entry).signal(what.count));
+      sync::timeline_writer(page_, first_given_timeline + best->entry).signal(content.count));
 }
 
 void producer_table::close() noexcept {
@@ -392,21 +396,21 @@ void producer_table::drop(std::uint64_t id) noexcept {
   }
 }
 
-bool producer_table::is_plausible(const consumer_view& of) const noexcept {
+bool producer_table::is_plausible(const consumer_view& view) const noexcept {
   // Both grow: `published` first.
   const std::uint64_t published =
       sync::timeline_reader(page_, published_timeline).read().value().value_or(0);
   const std::uint64_t released =
-      of.timeline(released_timeline).word().load(std::memory_order_acquire);
-  const std::uint64_t taken = of.timeline(taken_timeline).word().load(std::memory_order_acquire);
+      view.timeline(released_timeline).word().load(std::memory_order_acquire);
+  const std::uint64_t taken = view.timeline(taken_timeline).word().load(std::memory_order_acquire);
   if (sync::is_terminal(released) || sync::is_terminal(taken)) {
     return true;  // they end one after the other
   }
-  if (of.mode == consumer_mode::share) {
-    return released <= of.given;
+  if (view.mode == consumer_mode::share) {
+    return released <= view.given;
   }
   return released <= announced() && taken <= announced() &&
-         std::max(released, of.start - 1) + contents_.size() >= published;
+         std::max(released, view.start - 1) + contents_.size() >= published;
 }
 
 }  // namespace gpushm::channel

@@ -52,12 +52,12 @@ class producer_table {
     std::uint64_t segment = 0;  ///< the generation of the slots' segment
   };
   /// A new channel. Precondition: `page` and `table`, `page_bytes(slots)` in all, are zero.
-  producer_table(sync::timeline_page& page, std::byte* table, const shape& of);
+  producer_table(sync::timeline_page& page, std::byte* table, const shape& shape);
   /// Continues after a producer whose timelines have ended. Items up to its last announced one are
-  /// not used again. If `of.segment` is not that producer's segment, its items are in no slot.
+  /// not used again. If `shape.segment` is not that producer's segment, its items are in no slot.
   producer_table(sync::timeline_page& page,
                  std::byte* table,
-                 const shape& of,
+                 const shape& shape,
                  const table_view& previous);
 
   struct choice {
@@ -73,20 +73,20 @@ class producer_table {
   /// written. Returns false, and the row is as before, if a consumer holds the slot after all:
   /// choose again. Precondition: the slot was chosen, no slot was acquired since then, and the CPUs
   /// of `block` consumers have taken the items up to `after`.
-  [[nodiscard]] bool acquire(const choice& what) noexcept;
+  [[nodiscard]] bool acquire(const choice& choice) noexcept;
   /// Frees an acquired slot without an item.
-  void abandon(const choice& what) noexcept;
+  void abandon(const choice& choice) noexcept;
   /// Stores the metadata and the row of the item in an acquired slot, and returns its number;
   /// consumers do not look for it before it is announced. Then the store of `published_timeline` is
   /// enqueued on the stream. Preconditions: at most `max_metadata_bytes`; no other item is
   /// prepared.
-  [[nodiscard]] std::uint64_t prepare(const choice& what,
+  [[nodiscard]] std::uint64_t prepare(const choice& choice,
                                       std::span<const std::byte> metadata) noexcept;
   /// Undoes `prepare` after the stream has refused the store: the slot is still acquired, and the
   /// next item gets the number.
-  void withdraw(const choice& what) noexcept;
+  void withdraw(const choice& choice) noexcept;
   /// Announces the prepared item to consumers.
-  void announce(const choice& what) noexcept;
+  void announce(const choice& choice) noexcept;
   /// A timeline that has to reach a value before a chosen slot can be acquired.
   struct obstacle {
     const consumer_view* consumer = nullptr;  ///< whose timeline it is; null: this producer's
@@ -127,7 +127,7 @@ class producer_table {
   [[nodiscard]] const std::vector<consumer_view>& consumers() const noexcept { return consumers_; }
   /// Whether the timelines of a `block` consumer are possible. Those of an honest consumer always
   /// are.
-  [[nodiscard]] bool is_plausible(const consumer_view& of) const noexcept;
+  [[nodiscard]] bool is_plausible(const consumer_view& view) const noexcept;
 
   [[nodiscard]] std::uint64_t announced() const noexcept { return next_ - 1; }
   [[nodiscard]] std::uint64_t first_item() const noexcept { return head_.first_item; }
@@ -135,7 +135,7 @@ class producer_table {
  private:
   producer_table(sync::timeline_page& page,
                  std::byte* table,
-                 const shape& of,
+                 const shape& shape,
                  std::uint64_t first_item,
                  std::uint64_t last_of_previous);
   struct last_items {
@@ -144,7 +144,7 @@ class producer_table {
   };
   producer_table(sync::timeline_page& page,
                  std::byte* table,
-                 const shape& of,
+                 const shape& shape,
                  const table_view& previous,
                  const last_items& last);
   [[nodiscard]] static last_items last_of(const table_view& previous) noexcept;

@@ -74,11 +74,11 @@ std::optional<std::uint32_t> table_view::slot_of(std::uint64_t item) const noexc
 }
 
 std::uint32_t table_view::copy_metadata(std::uint32_t slot,
-                                        std::span<std::byte> to) const noexcept {
+                                        std::span<std::byte> target) const noexcept {
   const row& from = rows_[slot];
   const auto bytes = static_cast<std::uint32_t>(std::min<std::size_t>(
-      {from.metadata_bytes.load(std::memory_order_relaxed), max_metadata_bytes, to.size()}));
-  std::copy_n(from.metadata.begin(), bytes, to.begin());
+      {from.metadata_bytes.load(std::memory_order_relaxed), max_metadata_bytes, target.size()}));
+  std::copy_n(from.metadata.begin(), bytes, target.begin());
   return bytes;
 }
 

@@ -62,7 +62,7 @@ class table_view {
                                                         std::uint64_t count) const noexcept;
   /// Copies the metadata, and returns their size.
   [[nodiscard]] std::uint32_t copy_metadata(std::uint32_t slot,
-                                            std::span<std::byte> to) const noexcept;
+                                            std::span<std::byte> target) const noexcept;
   /// The producer's decision about the consumer `id`; nullopt if it has not decided yet.
   [[nodiscard]] std::optional<std::uint64_t> start_of(std::uint64_t id) const noexcept;
   /// Its entry among the consumers; nullopt if it has none.
@@ -97,7 +97,7 @@ class checked_table : public table_view {
 
  private:
   friend class table_view;
-  explicit checked_table(const table_view& of) noexcept : table_view(of) {}
+  explicit checked_table(const table_view& table) noexcept : table_view(table) {}
 };
 
 }  // namespace gpushm::channel

@@ -69,20 +69,20 @@ constexpr std::array<kind, resource_count> kinds{{
      "remove segments that are not used, or raise the broker's quota"},
 }};
 
-const kind& kind_of(resource what) {
-  return kinds[static_cast<std::size_t>(what)];
+const kind& kind_of(resource resource) {
+  return kinds[static_cast<std::size_t>(resource)];
 }
 
 std::uint64_t times_share_factor(std::uint64_t value) {
   return value > unlimited / budget::share_factor ? unlimited : value * budget::share_factor;
 }
 
-std::uint64_t minus(std::uint64_t from, std::uint64_t what) {
-  return from > what ? from - what : 0;
+std::uint64_t minus(std::uint64_t from, std::uint64_t amount) {
+  return from > amount ? from - amount : 0;
 }
 
-constexpr bool is_quota(resource what) {
-  return what == resource::host_bytes || what == resource::gpu_bytes;
+constexpr bool is_quota(resource resource) {
+  return resource == resource::host_bytes || resource == resource::gpu_bytes;
 }
 
 /// So many that the equal part of each is nothing: each only leaves something for the next one.
@@ -101,37 +101,38 @@ struct terms {
 enum class permission : std::uint8_t { yes, whole, share };
 
 /// The rule of each node (see `budget`).
-permission may_hold(const kind& of, const terms& at, std::uint64_t amount, bool is_operator) {
+permission may_hold(const kind& kind, const terms& terms, std::uint64_t amount, bool is_operator) {
   // Members only claim sizes: without a limit, too, the sum must not overflow.
-  const std::uint64_t open = minus(at.capacity == 0 ? unlimited : at.capacity, at.used);
+  const std::uint64_t open = minus(terms.capacity == 0 ? unlimited : terms.capacity, terms.used);
   if (amount > open) {
     return permission::whole;
   }
-  if (at.capacity == 0 || is_operator) {
+  if (terms.capacity == 0 || is_operator) {
     return permission::yes;
   }
-  if (amount > minus(open, at.reserved)) {
+  if (amount > minus(open, terms.reserved)) {
     return permission::whole;
   }
-  const std::uint64_t left = minus(open, at.reserved) - amount;
-  const std::uint64_t demand = at.held + amount;
-  if (!at.is_shared || demand <= of.floor) {
+  const std::uint64_t left = minus(open, terms.reserved) - amount;
+  const std::uint64_t demand = terms.held + amount;
+  if (!terms.is_shared || demand <= kind.floor) {
     return permission::yes;
   }
-  const std::uint64_t total = at.capacity - at.reserved;
-  const std::uint64_t equal = total / (budget::share_factor * at.users + 1) * budget::share_factor;
+  const std::uint64_t total = terms.capacity - terms.reserved;
+  const std::uint64_t equal =
+      total / (budget::share_factor * terms.users + 1) * budget::share_factor;
   return demand <= times_share_factor(left) && (demand <= equal || demand <= left)
              ? permission::yes
              : permission::share;
 }
 
-std::string amount_text(const kind& of, std::uint64_t amount) {
-  return of.is_bytes ? base::size_text(amount) : std::to_string(amount);
+std::string amount_text(const kind& kind, std::uint64_t amount) {
+  return kind.is_bytes ? base::size_text(amount) : std::to_string(amount);
 }
 
 }  // namespace
 
-std::string_view to_string(resource of) noexcept {
+std::string_view to_string(resource resource) noexcept {
   constexpr std::array<std::string_view, resource_count> names{"memory_bytes",
                                                                "descriptors",
                                                                "connections",
@@ -140,12 +141,12 @@ std::string_view to_string(resource of) noexcept {
                                                                "subscriptions",
                                                                "waiting_opens",
                                                                "gpu_bytes"};
-  return names[static_cast<std::size_t>(of)];
+  return names[static_cast<std::size_t>(resource)];
 }
 
-std::string_view to_string(level of) noexcept {
+std::string_view to_string(level level) noexcept {
   constexpr std::array<std::string_view, 3> names{"domain", "uid", "principal"};
-  return names[static_cast<std::size_t>(of)];
+  return names[static_cast<std::size_t>(level)];
 }
 
 // ---- process_budget ----
@@ -153,8 +154,8 @@ std::string_view to_string(level of) noexcept {
 process_budget::process_budget(std::uint64_t memory_bytes, std::uint64_t descriptors) noexcept
     : capacity_{memory_bytes, descriptors} {}
 
-bool process_budget::take(resource what, std::uint64_t amount, std::uint64_t held) noexcept {
-  const auto at = static_cast<std::size_t>(what);
+bool process_budget::take(resource resource, std::uint64_t amount, std::uint64_t held) noexcept {
+  const auto at = static_cast<std::size_t>(resource);
   std::uint64_t used = used_[at].load(std::memory_order_relaxed);
   do {
     const std::uint64_t domains = domains_.load(std::memory_order_relaxed);
@@ -163,37 +164,37 @@ bool process_budget::take(resource what, std::uint64_t amount, std::uint64_t hel
                       .users = domains,
                       .held = held,
                       .is_shared = domains > 1};
-    if (may_hold(kind_of(what), whole, amount, false) != permission::yes) {
+    if (may_hold(kind_of(resource), whole, amount, false) != permission::yes) {
       return false;
     }
   } while (!used_[at].compare_exchange_weak(used, used + amount, std::memory_order_relaxed));
   return true;
 }
 
-std::uint64_t process_budget::share_of(resource what, std::uint64_t held) const noexcept {
-  const std::uint64_t total = capacity(what);
+std::uint64_t process_budget::share_of(resource resource, std::uint64_t held) const noexcept {
+  const std::uint64_t total = capacity(resource);
   const std::uint64_t domains = domains_.load(std::memory_order_relaxed);
   if (total == 0 || domains < 2) {
     return total;
   }
   // The rule of `may_hold`, for the amount with which it is just met.
-  const std::uint64_t open = minus(total, minus(used(what), held));
+  const std::uint64_t open = minus(total, minus(used(resource), held));
   const std::uint64_t equal = total / (budget::share_factor * domains + 1) * budget::share_factor;
   const std::uint64_t fair =
       std::min(open / (budget::share_factor + 1) * budget::share_factor, std::max(equal, open / 2));
-  return std::max<std::uint64_t>(std::max(fair, std::min(kind_of(what).floor, open)), 1);
+  return std::max<std::uint64_t>(std::max(fair, std::min(kind_of(resource).floor, open)), 1);
 }
 
-void process_budget::release(resource what, std::uint64_t amount) noexcept {
-  used_[static_cast<std::size_t>(what)].fetch_sub(amount, std::memory_order_relaxed);
+void process_budget::release(resource resource, std::uint64_t amount) noexcept {
+  used_[static_cast<std::size_t>(resource)].fetch_sub(amount, std::memory_order_relaxed);
 }
 
-std::uint64_t process_budget::used(resource what) const noexcept {
-  return used_[static_cast<std::size_t>(what)].load(std::memory_order_relaxed);
+std::uint64_t process_budget::used(resource resource) const noexcept {
+  return used_[static_cast<std::size_t>(resource)].load(std::memory_order_relaxed);
 }
 
-std::uint64_t process_budget::capacity(resource what) const noexcept {
-  return capacity_[static_cast<std::size_t>(what)];
+std::uint64_t process_budget::capacity(resource resource) const noexcept {
+  return capacity_[static_cast<std::size_t>(resource)];
 }
 
 error broker_out_of_memory() {
@@ -207,18 +208,18 @@ node::~node() {
   of_.nodes_.erase(key_);
 }
 
-node::use node::use_of(const item& what) const noexcept {
-  if (what.what != resource::gpu_bytes) {
-    return total_[static_cast<std::size_t>(what.what)];
+node::use node::use_of(const item& item) const noexcept {
+  if (item.what != resource::gpu_bytes) {
+    return total_[static_cast<std::size_t>(item.what)];
   }
-  return what.gpu < gpus_.size() ? gpus_[what.gpu] : use{};
+  return item.gpu < gpus_.size() ? gpus_[item.gpu] : use{};
 }
 
-node::use& node::use_of(const item& what) noexcept {
-  if (what.what == resource::gpu_bytes) {
-    return gpus_[what.gpu];
+node::use& node::use_of(const item& item) noexcept {
+  if (item.what == resource::gpu_bytes) {
+    return gpus_[item.gpu];
   }
-  return total_[static_cast<std::size_t>(what.what)];
+  return total_[static_cast<std::size_t>(item.what)];
 }
 
 void node::make_room(std::uint32_t gpu) {
@@ -227,25 +228,25 @@ void node::make_room(std::uint32_t gpu) {
   }
 }
 
-void node::add(const item& what, std::uint64_t amount) noexcept {
-  use& own = use_of(what);
+void node::add(const item& item, std::uint64_t amount) noexcept {
+  use& own = use_of(item);
   if (parent_ && own.used == 0 && amount != 0) {
-    ++parent_->use_of(what).users;
+    ++parent_->use_of(item).users;
   }
   own.used += amount;
-  if (what.what == resource::gpu_bytes) {
-    total_[static_cast<std::size_t>(what.what)].used += amount;
+  if (item.what == resource::gpu_bytes) {
+    total_[static_cast<std::size_t>(item.what)].used += amount;
   }
 }
 
-void node::remove(const item& what, std::uint64_t amount) noexcept {
-  use& own = use_of(what);
+void node::remove(const item& item, std::uint64_t amount) noexcept {
+  use& own = use_of(item);
   own.used -= amount;
   if (parent_ && own.used == 0 && amount != 0) {
-    --parent_->use_of(what).users;
+    --parent_->use_of(item).users;
   }
-  if (what.what == resource::gpu_bytes) {
-    total_[static_cast<std::size_t>(what.what)].used -= amount;
+  if (item.what == resource::gpu_bytes) {
+    total_[static_cast<std::size_t>(item.what)].used -= amount;
   }
 }
 
@@ -291,27 +292,27 @@ std::shared_ptr<node> budget::node_of(level kind,
   return created;
 }
 
-std::shared_ptr<account> budget::account_of(const principal& who,
+std::shared_ptr<account> budget::account_of(const principal& principal,
                                             std::optional<std::uint32_t> uid) {
-  const std::string key = uid ? who.key + "\nuid " + std::to_string(*uid) : who.key;
+  const std::string key = uid ? principal.key + "\nuid " + std::to_string(*uid) : principal.key;
   if (const auto at = accounts_.find(key); at != accounts_.end()) {
     if (auto existing = at->second.lock()) {
       return existing;
     }
   }
-  const auto parent = who.vouched_for
+  const auto parent = principal.vouched_for
                           ? whole_
                           : node_of(level::principal, std::string(unidentified_processes), whole_);
   auto created = std::make_shared<account>(
       *this,
       key,
-      node_of(level::principal, who.key, parent),
+      node_of(level::principal, principal.key, parent),
       uid ? node_of(level::uid, "uid " + std::to_string(*uid), nullptr, uid) : nullptr);
   accounts_[key] = created;
   return created;
 }
 
-std::uint32_t budget::number_of_gpu(account& who, std::string_view uuid, bool exists) {
+std::uint32_t budget::number_of_gpu(account& account, std::string_view uuid, bool exists) {
   const auto used_of = [&](std::size_t number) {
     return whole_->used(item(resource::gpu_bytes, static_cast<std::uint32_t>(number)));
   };
@@ -335,11 +336,11 @@ std::uint32_t budget::number_of_gpu(account& who, std::string_view uuid, bool ex
     gpus_[number] = uuid;
   }
   const auto result = static_cast<std::uint32_t>(number);
-  for (node* at = who.principal_.get(); at != nullptr; at = at->parent_.get()) {
+  for (node* at = account.principal_.get(); at != nullptr; at = at->parent_.get()) {
     at->make_room(result);
   }
-  if (who.uid_) {
-    who.uid_->make_room(result);
+  if (account.uid_) {
+    account.uid_->make_room(result);
   }
   return result;
 }
@@ -351,14 +352,14 @@ std::uint64_t budget::used_on(std::string_view uuid) const noexcept {
                                                static_cast<std::uint32_t>(at - gpus_.begin())));
 }
 
-void budget::set_capacity(node& of) const noexcept {
-  quota value = of.kind() == level::domain ? quotas_.domain : quotas_.principal;
-  if (of.kind() == level::uid) {
-    const auto at = quotas_.uids.find(of.uid_.value_or(0));
+void budget::set_capacity(node& node) const noexcept {
+  quota value = node.kind() == level::domain ? quotas_.domain : quotas_.principal;
+  if (node.kind() == level::uid) {
+    const auto at = quotas_.uids.find(node.uid_.value_or(0));
     value = at == quotas_.uids.end() ? quota{} : at->second;
   }
-  of.capacity_[static_cast<std::size_t>(resource::host_bytes)] = value.host_bytes;
-  of.capacity_[static_cast<std::size_t>(resource::gpu_bytes)] = value.gpu_bytes;
+  node.capacity_[static_cast<std::size_t>(resource::host_bytes)] = value.host_bytes;
+  node.capacity_[static_cast<std::size_t>(resource::gpu_bytes)] = value.gpu_bytes;
 }
 
 void budget::set_quotas(quotas values) {
@@ -371,12 +372,16 @@ void budget::set_quotas(quotas values) {
   }
 }
 
-void budget::add_usages(std::vector<node_usage>& to, const node& of) const {
-  const auto add = [&](const item& what, std::string gpu) {
-    node_usage one{
-        of.kind(), of.name(), what.what, std::move(gpu), of.used(what), of.capacity(what.what)};
-    if (one.used != 0 || (one.limit != 0 && what.what != resource::gpu_bytes)) {
-      to.push_back(std::move(one));
+void budget::add_usages(std::vector<node_usage>& usages, const node& node) const {
+  const auto add = [&](const item& item, std::string gpu) {
+    node_usage one{node.kind(),
+                   node.name(),
+                   item.what,
+                   std::move(gpu),
+                   node.used(item),
+                   node.capacity(item.what)};
+    if (one.used != 0 || (one.limit != 0 && item.what != resource::gpu_bytes)) {
+      usages.push_back(std::move(one));
     }
   };
   for (std::size_t i = 0; i < resource_count; ++i) {
@@ -391,24 +396,24 @@ void budget::add_usages(std::vector<node_usage>& to, const node& of) const {
 }
 
 std::vector<node_usage> budget::usages(std::size_t max_nodes) const {
-  std::vector<std::shared_ptr<node>> all;
-  all.reserve(nodes_.size());
+  std::vector<std::shared_ptr<node>> nodes;
+  nodes.reserve(nodes_.size());
   for (const auto& [key, each] : nodes_) {
     if (auto at = each.lock()) {
-      all.push_back(std::move(at));
+      nodes.push_back(std::move(at));
     }
   }
-  const auto size_of = [](const node& one) {
-    return std::pair(one.used(resource::host_bytes) + one.used(resource::gpu_bytes),
-                     one.used(resource::memory_bytes));
+  const auto size_of = [](const node& node) {
+    return std::pair(node.used(resource::host_bytes) + node.used(resource::gpu_bytes),
+                     node.used(resource::memory_bytes));
   };
-  std::stable_sort(all.begin(), all.end(), [&](const auto& one, const auto& other) {
-    return size_of(*one) > size_of(*other);
+  std::stable_sort(nodes.begin(), nodes.end(), [&](const auto& left, const auto& right) {
+    return size_of(*left) > size_of(*right);
   });
-  all.resize(std::min(all.size(), max_nodes));
+  nodes.resize(std::min(nodes.size(), max_nodes));
   std::vector<node_usage> result;
   add_usages(result, *whole_);
-  for (const auto& each : all) {
+  for (const auto& each : nodes) {
     add_usages(result, *each);
   }
   return result;
@@ -439,25 +444,25 @@ std::vector<node_usage> budget::own_usages() const {
 }
 
 principal_usages budget::usages_of_principals(std::size_t max_rows) const {
-  std::vector<std::shared_ptr<const node>> all;
+  std::vector<std::shared_ptr<const node>> nodes;
   for (const auto& [key, each] : nodes_) {
     if (key.first != level::principal) {
       continue;
     }
     // Those below another one are counted in that.
     if (auto at = each.lock(); at && at->parent_ == whole_) {
-      all.push_back(std::move(at));
+      nodes.push_back(std::move(at));
     }
   }
-  const auto size_of = [](const node& one) {
-    return std::pair(one.used(resource::host_bytes) + one.used(resource::gpu_bytes),
-                     one.used(resource::memory_bytes));
+  const auto size_of = [](const node& node) {
+    return std::pair(node.used(resource::host_bytes) + node.used(resource::gpu_bytes),
+                     node.used(resource::memory_bytes));
   };
-  std::stable_sort(all.begin(), all.end(), [&](const auto& one, const auto& other) {
-    return size_of(*one) > size_of(*other);
+  std::stable_sort(nodes.begin(), nodes.end(), [&](const auto& left, const auto& right) {
+    return size_of(*left) > size_of(*right);
   });
   principal_usages result;
-  for (const auto& each : all) {
+  for (const auto& each : nodes) {
     const bool is_row = result.largest.size() < max_rows;
     node::amounts& to = is_row
                             ? result.largest.emplace_back(principal_usages::row{each->name()}).used
@@ -470,43 +475,43 @@ principal_usages budget::usages_of_principals(std::size_t max_rows) const {
   return result;
 }
 
-std::optional<budget::verdict> budget::refused(const account& who,
-                                               const item& what,
+std::optional<budget::verdict> budget::refused(const account& account,
+                                               const item& item,
                                                std::uint64_t amount,
                                                bool is_operator) const noexcept {
-  const kind& of = kind_of(what.what);
-  const auto exceeds_quota = [&](const node& at) {
-    const terms own{.capacity = at.capacity(what.what), .used = at.used(what)};
-    return may_hold(of, own, amount, is_operator) != permission::yes;
+  const kind& kind = kind_of(item.what);
+  const auto exceeds_quota = [&](const node& node) {
+    const terms own{.capacity = node.capacity(item.what), .used = node.used(item)};
+    return may_hold(kind, own, amount, is_operator) != permission::yes;
   };
-  if (who.uid_ && exceeds_quota(*who.uid_)) {
-    return verdict{who.uid_.get()};
+  if (account.uid_ && exceeds_quota(*account.uid_)) {
+    return verdict{account.uid_.get()};
   }
-  std::uint64_t total = whole_->capacity(what.what);
+  std::uint64_t total = whole_->capacity(item.what);
   bool is_of_process = false;
-  if (process_ && process_budget::is_limited(what.what)) {
+  if (process_ && process_budget::is_limited(item.what)) {
     // What other domains hold, or may take, is not there for principals to share.
-    const std::uint64_t share = process_->share_of(what.what, whole_->used(what));
+    const std::uint64_t share = process_->share_of(item.what, whole_->used(item));
     is_of_process = share != 0 && (total == 0 || share < total);
     total = is_of_process ? share : total;
   }
   terms whole{.capacity = total,
-              .used = whole_->used(what),
-              .reserved = std::min(total / operator_part, of.max_reserved)};
-  const node* child = who.principal_.get();
+              .used = whole_->used(item),
+              .reserved = std::min(total / operator_part, kind.max_reserved)};
+  const node* child = account.principal_.get();
   for (; child->parent_ != nullptr; child = child->parent_.get()) {
     if (exceeds_quota(*child)) {
       return verdict{child};
     }
-    whole.held = child->used(what);
+    whole.held = child->used(item);
     whole.is_shared = true;
     whole.users = any_number;
     if (child->parent_ == whole_) {
-      whole.users = whole_->use_of(what).users + (whole.held == 0 ? 1 : 0);
+      whole.users = whole_->use_of(item).users + (whole.held == 0 ? 1 : 0);
       // The operator sets the quota: one principal may use all of it if no other does.
-      whole.is_shared = !is_quota(what.what) || whole.held != whole.used;
+      whole.is_shared = !is_quota(item.what) || whole.held != whole.used;
     }
-    const permission got = may_hold(of, whole, amount, is_operator);
+    const permission got = may_hold(kind, whole, amount, is_operator);
     if (got != permission::yes) {
       return got == permission::whole && is_of_process
                  ? verdict{}
@@ -516,135 +521,140 @@ std::optional<budget::verdict> budget::refused(const account& who,
   return std::nullopt;
 }
 
-std::uint64_t budget::counted(const item& what, std::uint64_t amount) const noexcept {
-  if (what.what != resource::memory_bytes) {
+std::uint64_t budget::counted(const item& noun, std::uint64_t amount) const noexcept {
+  if (noun.what != resource::memory_bytes) {
     return amount;
   }
   return amount > unlimited / memory_copies_ ? unlimited : amount * memory_copies_;
 }
 
-void budget::add(account& who, const item& what, std::uint64_t amount) noexcept {
-  for (node* at = who.principal_.get(); at != nullptr; at = at->parent_.get()) {
-    at->add(what, amount);
+void budget::add(account& account, const item& item, std::uint64_t amount) noexcept {
+  for (node* at = account.principal_.get(); at != nullptr; at = at->parent_.get()) {
+    at->add(item, amount);
   }
-  if (who.uid_) {
-    who.uid_->add(what, amount);
-  }
-}
-
-void budget::remove(account& who, const item& what, std::uint64_t amount) noexcept {
-  for (node* at = who.principal_.get(); at != nullptr; at = at->parent_.get()) {
-    at->remove(what, amount);
-  }
-  if (who.uid_) {
-    who.uid_->remove(what, amount);
+  if (account.uid_) {
+    account.uid_->add(item, amount);
   }
 }
 
-bool budget::take_of_process(const item& what, std::uint64_t amount) noexcept {
-  return !process_ || !process_budget::is_limited(what.what) ||
-         process_->take(what.what, amount, used(what.what));
+void budget::remove(account& account, const item& item, std::uint64_t amount) noexcept {
+  for (node* at = account.principal_.get(); at != nullptr; at = at->parent_.get()) {
+    at->remove(item, amount);
+  }
+  if (account.uid_) {
+    account.uid_->remove(item, amount);
+  }
 }
 
-bool budget::try_take(account& who,
-                      const item& what,
+bool budget::take_of_process(const item& item, std::uint64_t amount) noexcept {
+  return !process_ || !process_budget::is_limited(item.what) ||
+         process_->take(item.what, amount, used(item.what));
+}
+
+bool budget::try_take(account& account,
+                      const item& item,
                       std::uint64_t amount,
                       bool is_operator) noexcept {
-  amount = counted(what, amount);
-  if (refused(who, what, amount, is_operator) || !take_of_process(what, amount)) {
+  amount = counted(item, amount);
+  if (refused(account, item, amount, is_operator) || !take_of_process(item, amount)) {
     return false;
   }
-  add(who, what, amount);
+  add(account, item, amount);
   return true;
 }
 
-std::optional<error> budget::take(account& who,
-                                  const item& what,
+std::optional<error> budget::take(account& account,
+                                  const item& item,
                                   std::uint64_t amount,
                                   bool is_operator) {
-  amount = counted(what, amount);
-  if (const auto why = refused(who, what, amount, is_operator)) {
-    return refusal(who, what, amount, *why);
+  amount = counted(item, amount);
+  if (const auto why = refused(account, item, amount, is_operator)) {
+    return refusal(account, item, amount, *why);
   }
-  if (!take_of_process(what, amount)) {
-    return refusal(who, what, amount, {});
+  if (!take_of_process(item, amount)) {
+    return refusal(account, item, amount, {});
   }
-  add(who, what, amount);
+  add(account, item, amount);
   return std::nullopt;
 }
 
-void budget::charge(account& who, const item& what, std::uint64_t amount) noexcept {
-  amount = counted(what, amount);
-  if (process_ && process_budget::is_limited(what.what)) {
-    process_->charge(what.what, amount);
+void budget::charge(account& account, const item& item, std::uint64_t amount) noexcept {
+  amount = counted(item, amount);
+  if (process_ && process_budget::is_limited(item.what)) {
+    process_->charge(item.what, amount);
   }
-  add(who, what, amount);
+  add(account, item, amount);
 }
 
-void budget::release(account& who, const item& what, std::uint64_t amount) noexcept {
-  amount = counted(what, amount);
-  remove(who, what, amount);
-  if (process_ && process_budget::is_limited(what.what)) {
-    process_->release(what.what, amount);
+void budget::release(account& account, const item& item, std::uint64_t amount) noexcept {
+  amount = counted(item, amount);
+  remove(account, item, amount);
+  if (process_ && process_budget::is_limited(item.what)) {
+    process_->release(item.what, amount);
   }
 }
 
-bool budget::within_share(const account& who, const item& what) const noexcept {
-  return !refused(who, what, 0, false);
+bool budget::within_share(const account& account, const item& item) const noexcept {
+  return !refused(account, item, 0, false);
 }
 
-error budget::refusal(const account& who,
-                      const item& what,
+error budget::refusal(const account& account,
+                      const item& item,
                       std::uint64_t amount,
                       const verdict& why) const {
-  const kind& of = kind_of(what.what);
+  const kind& kind = kind_of(item.what);
   std::string gpu;
-  if (what.what == resource::gpu_bytes) {
-    gpu = gpus_[what.gpu].empty() ? " of a GPU" : " of " + gpus_[what.gpu];
+  if (item.what == resource::gpu_bytes) {
+    gpu = gpus_[item.gpu].empty() ? " of a GPU" : " of " + gpus_[item.gpu];
   }
   const std::string wanted =
-      "no room for " + amount_text(of, amount) + " more " + std::string(of.name) + gpu;
+      "no room for " + amount_text(kind, amount) + " more " + std::string(kind.name) + gpu;
   if (why.at == nullptr) {
-    return {of.error_if_full,
+    return {kind.error_if_full,
             {},
             {},
             wanted + ": the brokers of this process hold " +
-                amount_text(of, process_->used(what.what)) + " of " +
-                amount_text(of, process_->capacity(what.what)) + ", and this domain its full share",
-            of.remedy};
+                amount_text(kind, process_->used(item.what)) + " of " +
+                amount_text(kind, process_->capacity(item.what)) +
+                ", and this domain its full share",
+            kind.remedy};
   }
-  const std::uint64_t limit = why.at->capacity(what.what);
-  const std::string use = amount_text(of, why.at->used(what)) + " of " +
-                          amount_text(of, limit == 0 ? unlimited : limit);
+  const std::uint64_t limit = why.at->capacity(item.what);
+  const std::string use = amount_text(kind, why.at->used(item)) + " of " +
+                          amount_text(kind, limit == 0 ? unlimited : limit);
   if (why.is_share) {
     return {errc::share_exceeded,
             {},
             {},
-            wanted + ": " + who.name() + " holds " + amount_text(of, who.principal_->used(what)) +
-                ", all members " + use + ", and the rest is reserved for other members",
-            of.remedy};
+            wanted + ": " + account.name() + " holds " +
+                amount_text(kind, account.principal_->used(item)) + ", all members " + use +
+                ", and the rest is reserved for other members",
+            kind.remedy};
   }
   if (why.at->kind() == level::domain) {
-    return {
-        of.error_if_full, {}, {}, wanted + ": " + use + " are in use in this domain", of.remedy};
+    return {kind.error_if_full,
+            {},
+            {},
+            wanted + ": " + use + " are in use in this domain",
+            kind.remedy};
   }
   const std::string_view where =
       why.at->kind() == level::uid ? " in all pods and containers of this domain" : "";
-  return {of.error_if_full,
+  return {kind.error_if_full,
           {},
           {},
-          amount_text(of, amount) + gpu + " do not fit into the quota of " + why.at->name() +
+          amount_text(kind, amount) + gpu + " do not fit into the quota of " + why.at->name() +
               std::string(where) + ": " + use + " are in use",
-          of.remedy};
+          kind.remedy};
 }
 
 // ---- charges ----
 
-void charges::take(resource what, std::uint64_t amount) {
-  if (auto why = of_->take(*who_, what, amount, is_operator_)) {
+void charges::take(resource resource, std::uint64_t amount) {
+  if (auto why = of_->take(*who_, resource, amount, is_operator_)) {
     throw *std::move(why);
   }
-  held_[static_cast<std::size_t>(what)] += amount;
+  held_[static_cast<std::size_t>(resource)] += amount;
 }
 
 void charges::keep_on(std::uint32_t gpu, std::uint64_t amount) noexcept {
@@ -666,22 +676,22 @@ void charges::charge_on(std::string_view gpu, std::uint64_t amount) {
   keep_on(number, amount);
 }
 
-bool charges::try_take(resource what, std::uint64_t amount) noexcept {
-  if (!of_->try_take(*who_, what, amount, is_operator_)) {
+bool charges::try_take(resource resource, std::uint64_t amount) noexcept {
+  if (!of_->try_take(*who_, resource, amount, is_operator_)) {
     return false;
   }
-  held_[static_cast<std::size_t>(what)] += amount;
+  held_[static_cast<std::size_t>(resource)] += amount;
   return true;
 }
 
-void charges::charge(resource what, std::uint64_t amount) noexcept {
-  of_->charge(*who_, what, amount);
-  held_[static_cast<std::size_t>(what)] += amount;
+void charges::charge(resource resource, std::uint64_t amount) noexcept {
+  of_->charge(*who_, resource, amount);
+  held_[static_cast<std::size_t>(resource)] += amount;
 }
 
-void charges::release(resource what, std::uint64_t amount) noexcept {
-  of_->release(*who_, what, amount);
-  held_[static_cast<std::size_t>(what)] -= amount;
+void charges::release(resource resource, std::uint64_t amount) noexcept {
+  of_->release(*who_, resource, amount);
+  held_[static_cast<std::size_t>(resource)] -= amount;
 }
 
 void charges::reset() noexcept {

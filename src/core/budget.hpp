@@ -32,7 +32,7 @@ enum class resource : std::uint8_t {
 inline constexpr std::size_t resource_count = 8;
 
 /// For messages of programs: never change one.
-[[nodiscard]] std::string_view to_string(resource of) noexcept;
+[[nodiscard]] std::string_view to_string(resource resource) noexcept;
 
 /// GPUs that the segments of a domain are on at the same time: more than the MIG instances of a
 /// node of 16 GPUs. Members only claim a UUID, so their number needs a bound.
@@ -40,8 +40,8 @@ inline constexpr std::uint32_t max_gpus = 128;
 
 /// A resource, of one GPU where each has its own.
 struct item {
-  item(resource of) noexcept : what(of) {}
-  item(resource of, std::uint32_t number) noexcept : what(of), gpu(number) {}
+  item(resource resource) noexcept : what(resource) {}
+  item(resource resource, std::uint32_t number) noexcept : what(resource), gpu(number) {}
   resource what;
   std::uint32_t gpu = 0;  ///< `budget::number_of_gpu`; only for gpu_bytes
 };
@@ -89,18 +89,18 @@ class process_budget {
   void add_domain() noexcept { domains_.fetch_add(1, std::memory_order_relaxed); }
   void remove_domain() noexcept { domains_.fetch_sub(1, std::memory_order_relaxed); }
   /// Only memory_bytes and descriptors; `held` is the amount that the domain has now.
-  [[nodiscard]] bool take(resource what, std::uint64_t amount, std::uint64_t held) noexcept;
+  [[nodiscard]] bool take(resource resource, std::uint64_t amount, std::uint64_t held) noexcept;
   /// The most that a domain which holds `held` may hold now; 0: no limit.
-  [[nodiscard]] std::uint64_t share_of(resource what, std::uint64_t held) const noexcept;
+  [[nodiscard]] std::uint64_t share_of(resource resource, std::uint64_t held) const noexcept;
   /// Charges without a check, for what exists already.
-  void charge(resource what, std::uint64_t amount) noexcept {
-    used_[static_cast<std::size_t>(what)].fetch_add(amount, std::memory_order_relaxed);
+  void charge(resource resource, std::uint64_t amount) noexcept {
+    used_[static_cast<std::size_t>(resource)].fetch_add(amount, std::memory_order_relaxed);
   }
-  void release(resource what, std::uint64_t amount) noexcept;
-  [[nodiscard]] std::uint64_t used(resource what) const noexcept;
-  [[nodiscard]] std::uint64_t capacity(resource what) const noexcept;
-  [[nodiscard]] static constexpr bool is_limited(resource what) noexcept {
-    return what == resource::memory_bytes || what == resource::descriptors;
+  void release(resource resource, std::uint64_t amount) noexcept;
+  [[nodiscard]] std::uint64_t used(resource resource) const noexcept;
+  [[nodiscard]] std::uint64_t capacity(resource resource) const noexcept;
+  [[nodiscard]] static constexpr bool is_limited(resource resource) noexcept {
+    return resource == resource::memory_bytes || resource == resource::descriptors;
   }
 
  private:
@@ -113,7 +113,7 @@ class budget;
 
 /// The kinds of nodes below the process.
 enum class level : std::uint8_t { domain, uid, principal };
-[[nodiscard]] std::string_view to_string(level of) noexcept;
+[[nodiscard]] std::string_view to_string(level level) noexcept;
 
 /// A node of the tree: what a domain, a uid or a principal may use, and uses.
 ///
@@ -122,12 +122,12 @@ class node {
  public:
   using amounts = std::array<std::uint64_t, resource_count>;
 
-  node(budget& of,
+  node(budget& budget,
        level kind,
        std::string name,
        std::shared_ptr<node> parent,
        std::optional<std::uint32_t> uid = {})
-      : of_(of), key_(kind, std::move(name)), parent_(std::move(parent)), uid_(uid) {}
+      : of_(budget), key_(kind, std::move(name)), parent_(std::move(parent)), uid_(uid) {}
   node(const node&) = delete;
   node& operator=(const node&) = delete;
   ~node();
@@ -135,13 +135,13 @@ class node {
   [[nodiscard]] level kind() const noexcept { return key_.first; }
   [[nodiscard]] const std::string& name() const noexcept { return key_.second; }
   /// Of gpu_bytes: of all GPUs.
-  [[nodiscard]] std::uint64_t used(resource what) const noexcept {
-    return total_[static_cast<std::size_t>(what)].used;
+  [[nodiscard]] std::uint64_t used(resource resource) const noexcept {
+    return total_[static_cast<std::size_t>(resource)].used;
   }
-  [[nodiscard]] std::uint64_t used(const item& what) const noexcept { return use_of(what).used; }
+  [[nodiscard]] std::uint64_t used(const item& item) const noexcept { return use_of(item).used; }
   /// 0: no limit. Of gpu_bytes: of each GPU.
-  [[nodiscard]] std::uint64_t capacity(resource what) const noexcept {
-    return capacity_[static_cast<std::size_t>(what)];
+  [[nodiscard]] std::uint64_t capacity(resource resource) const noexcept {
+    return capacity_[static_cast<std::size_t>(resource)];
   }
 
  private:
@@ -150,12 +150,12 @@ class node {
     std::uint64_t used = 0;
     std::uint64_t users = 0;  ///< children that hold any
   };
-  [[nodiscard]] use use_of(const item& what) const noexcept;
+  [[nodiscard]] use use_of(const item& item) const noexcept;
   /// Precondition: `make_room` for its GPU.
-  [[nodiscard]] use& use_of(const item& what) noexcept;
+  [[nodiscard]] use& use_of(const item& item) noexcept;
   void make_room(std::uint32_t gpu);
-  void add(const item& what, std::uint64_t amount) noexcept;
-  void remove(const item& what, std::uint64_t amount) noexcept;
+  void add(const item& item, std::uint64_t amount) noexcept;
+  void remove(const item& item, std::uint64_t amount) noexcept;
 
   budget& of_;
   std::pair<level, std::string> key_;
@@ -172,15 +172,20 @@ class node {
 /// Thread-safety: objects of different budgets: safe; others: unsafe. Runs on the broker's strand.
 class account {
  public:
-  account(budget& of, std::string key, std::shared_ptr<node> principal, std::shared_ptr<node> uid)
-      : of_(of), key_(std::move(key)), principal_(std::move(principal)), uid_(std::move(uid)) {}
+  account(budget& budget,
+          std::string key,
+          std::shared_ptr<node> principal,
+          std::shared_ptr<node> uid)
+      : of_(budget), key_(std::move(key)), principal_(std::move(principal)), uid_(std::move(uid)) {}
   account(const account&) = delete;
   account& operator=(const account&) = delete;
   ~account();
 
   /// Of the principal.
   [[nodiscard]] const std::string& name() const noexcept { return principal_->name(); }
-  [[nodiscard]] std::uint64_t used(resource what) const noexcept { return principal_->used(what); }
+  [[nodiscard]] std::uint64_t used(resource resource) const noexcept {
+    return principal_->used(resource);
+  }
 
  private:
   friend class budget;
@@ -256,11 +261,11 @@ class budget {
   ~budget();
 
   /// Returns the account of a principal and a uid; creates it if there is none.
-  [[nodiscard]] std::shared_ptr<account> account_of(const principal& who,
+  [[nodiscard]] std::shared_ptr<account> account_of(const principal& principal,
                                                     std::optional<std::uint32_t> uid = {});
   /// For `item`, valid for a call that takes something of the GPU next. Throws quota_exceeded:
   /// segments are on too many GPUs already, and what is charged does not exist yet.
-  [[nodiscard]] std::uint32_t number_of_gpu(account& who,
+  [[nodiscard]] std::uint32_t number_of_gpu(account& account,
                                             std::string_view uuid,
                                             bool exists = false);
 
@@ -268,29 +273,31 @@ class budget {
   void set_quotas(quotas values);
   [[nodiscard]] const quotas& given_quotas() const noexcept { return quotas_; }
 
-  /// Takes `amount` of `what` and returns nullopt, or returns why it is refused. `is_operator`: the
+  /// Takes `amount` of `item` and returns nullopt, or returns why it is refused. `is_operator`: the
   /// request is from the broker's own uid, for which only limits apply, and no share.
-  [[nodiscard]] std::optional<error> take(account& who,
-                                          const item& what,
+  [[nodiscard]] std::optional<error> take(account& account,
+                                          const item& item,
                                           std::uint64_t amount,
                                           bool is_operator = false);
   /// The same without an error text, for frequent requests.
-  [[nodiscard]] bool try_take(account& who,
-                              const item& what,
+  [[nodiscard]] bool try_take(account& account,
+                              const item& item,
                               std::uint64_t amount,
                               bool is_operator = false) noexcept;
   /// Takes without a check, for what exists already, such as bytes that a peer has not read.
-  void charge(account& who, const item& what, std::uint64_t amount) noexcept;
-  void release(account& who, const item& what, std::uint64_t amount) noexcept;
+  void charge(account& account, const item& item, std::uint64_t amount) noexcept;
+  void release(account& account, const item& item, std::uint64_t amount) noexcept;
   /// False when the principal holds more than it could take now: it must release some first.
-  [[nodiscard]] bool within_share(const account& who, const item& what) const noexcept;
+  [[nodiscard]] bool within_share(const account& account, const item& item) const noexcept;
 
   /// Of gpu_bytes: of all GPUs.
-  [[nodiscard]] std::uint64_t used(resource what) const noexcept { return whole_->used(what); }
+  [[nodiscard]] std::uint64_t used(resource resource) const noexcept {
+    return whole_->used(resource);
+  }
   /// On this GPU.
   [[nodiscard]] std::uint64_t used_on(std::string_view uuid) const noexcept;
-  [[nodiscard]] std::uint64_t capacity(resource what) const noexcept {
-    return whole_->capacity(what);
+  [[nodiscard]] std::uint64_t capacity(resource resource) const noexcept {
+    return whole_->capacity(resource);
   }
   /// Of the domain, and of those principals and uids that use the most, at most `max_nodes`;
   /// without what is neither used nor limited.
@@ -317,22 +324,22 @@ class budget {
                                               const std::shared_ptr<node>& parent,
                                               std::optional<std::uint32_t> uid = {});
   /// Nullopt: the nodes below the process grant it.
-  [[nodiscard]] std::optional<verdict> refused(const account& who,
-                                               const item& what,
+  [[nodiscard]] std::optional<verdict> refused(const account& account,
+                                               const item& item,
                                                std::uint64_t amount,
                                                bool is_operator) const noexcept;
-  [[nodiscard]] bool take_of_process(const item& what, std::uint64_t amount) noexcept;
-  void set_capacity(node& of) const noexcept;
-  void add_usages(std::vector<node_usage>& to, const node& of) const;
-  void add(account& who, const item& what, std::uint64_t amount) noexcept;
-  void remove(account& who, const item& what, std::uint64_t amount) noexcept;
-  [[nodiscard]] error refusal(const account& who,
-                              const item& what,
+  [[nodiscard]] bool take_of_process(const item& item, std::uint64_t amount) noexcept;
+  void set_capacity(node& node) const noexcept;
+  void add_usages(std::vector<node_usage>& usages, const node& node) const;
+  void add(account& account, const item& item, std::uint64_t amount) noexcept;
+  void remove(account& account, const item& item, std::uint64_t amount) noexcept;
+  [[nodiscard]] error refusal(const account& account,
+                              const item& item,
                               std::uint64_t amount,
                               const verdict& why) const;
 
   /// What is counted for an amount that a caller takes or releases.
-  [[nodiscard]] std::uint64_t counted(const item& what, std::uint64_t amount) const noexcept;
+  [[nodiscard]] std::uint64_t counted(const item& noun, std::uint64_t amount) const noexcept;
 
   std::uint64_t memory_copies_;
   std::shared_ptr<process_budget> process_;
@@ -349,8 +356,8 @@ class budget {
 class charges {
  public:
   charges() = default;
-  charges(budget& of, std::shared_ptr<account> who, bool is_operator) noexcept
-      : of_(&of), who_(std::move(who)), is_operator_(is_operator) {}
+  charges(budget& budget, std::shared_ptr<account> account, bool is_operator) noexcept
+      : of_(&budget), who_(std::move(account)), is_operator_(is_operator) {}
   charges(charges&& other) noexcept
       : of_(std::exchange(other.of_, nullptr)),
         who_(std::move(other.who_)),
@@ -373,23 +380,23 @@ class charges {
   ~charges() { reset(); }
 
   /// Throws the error that `budget::take` returns. Not for gpu_bytes.
-  void take(resource what, std::uint64_t amount);
+  void take(resource resource, std::uint64_t amount);
   /// Bytes on one GPU. Precondition: none are held, and none of host memory. Throws as `take`.
   void take_on(std::string_view gpu, std::uint64_t amount);
   /// The same without a check, for what exists already. Throws std::bad_alloc.
   void charge_on(std::string_view gpu, std::uint64_t amount);
-  [[nodiscard]] bool try_take(resource what, std::uint64_t amount) noexcept;
+  [[nodiscard]] bool try_take(resource resource, std::uint64_t amount) noexcept;
   /// Takes without a check. Not for gpu_bytes.
-  void charge(resource what, std::uint64_t amount) noexcept;
-  void release(resource what, std::uint64_t amount) noexcept;
+  void charge(resource resource, std::uint64_t amount) noexcept;
+  void release(resource resource, std::uint64_t amount) noexcept;
   void reset() noexcept;
 
   /// Not of gpu_bytes.
-  [[nodiscard]] std::uint64_t held(resource what) const noexcept {
-    return held_[static_cast<std::size_t>(what)];
+  [[nodiscard]] std::uint64_t held(resource resource) const noexcept {
+    return held_[static_cast<std::size_t>(resource)];
   }
-  [[nodiscard]] bool within_share(resource what) const noexcept {
-    return is_operator_ || of_->within_share(*who_, what);
+  [[nodiscard]] bool within_share(resource resource) const noexcept {
+    return is_operator_ || of_->within_share(*who_, resource);
   }
   /// Null in a moved-from object.
   [[nodiscard]] const std::shared_ptr<account>& who() const noexcept { return who_; }

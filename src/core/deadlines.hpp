@@ -31,9 +31,9 @@ class deadline_queue final {
   };
 
   /// No effect if it is there already. Throws std::bad_alloc; then nothing has changed.
-  void add(const entry& which) { entries_.insert(which); }
+  void add(const entry& entry) { entries_.insert(entry); }
   /// No effect if it is not there.
-  void erase(const entry& which) noexcept { entries_.erase(which); }
+  void erase(const entry& entry) noexcept { entries_.erase(entry); }
   /// The earliest one, if it is due at `now`. It stays.
   [[nodiscard]] std::optional<entry> due(time_point now) const noexcept {
     return entries_.empty() || entries_.begin()->when > now ? std::nullopt

@@ -14,19 +14,19 @@ namespace gpushm::core {
 
 namespace {
 
-budget::amounts capacities(const limits& of) {
+budget::amounts capacities(const limits& limits) {
   budget::amounts result{};
-  const auto set = [&](resource what, std::uint64_t amount) {
-    result[static_cast<std::size_t>(what)] = amount;
+  const auto set = [&](resource resource, std::uint64_t amount) {
+    result[static_cast<std::size_t>(resource)] = amount;
   };
-  set(resource::memory_bytes, of.max_memory_bytes);
-  set(resource::descriptors, of.max_descriptors);
-  set(resource::connections, of.max_connections);
-  set(resource::segments, of.max_segments);
-  set(resource::host_bytes, of.quota_bytes);
-  set(resource::gpu_bytes, of.quota_bytes);
-  set(resource::subscriptions, of.max_all_subscriptions);
-  set(resource::waiting_opens, of.max_waiting_opens);
+  set(resource::memory_bytes, limits.max_memory_bytes);
+  set(resource::descriptors, limits.max_descriptors);
+  set(resource::connections, limits.max_connections);
+  set(resource::segments, limits.max_segments);
+  set(resource::host_bytes, limits.quota_bytes);
+  set(resource::gpu_bytes, limits.quota_bytes);
+  set(resource::subscriptions, limits.max_all_subscriptions);
+  set(resource::waiting_opens, limits.max_waiting_opens);
   return result;
 }
 
@@ -62,16 +62,17 @@ constexpr std::size_t max_records_per_end = 16;
 
 /// Names of registered descriptors are unique numbers, and no segment's. Nobody counts what they
 /// refer to: it is the exporter's.
-void check_registration(const reservation& wanted) {
-  const bool is_registration = wanted.backend == backend::descriptor;
-  if (base::is_registered_name(wanted.name) != is_registration) {
+void check_registration(const reservation& reservation) {
+  const bool is_registration = reservation.backend == backend::descriptor;
+  if (base::is_registered_name(reservation.name) != is_registration) {
     throw error(errc::invalid_argument,
                 {},
                 {},
                 "names that begin with \".fd/\" are those of registered descriptors",
                 "choose another name; `gpushm_client_register_descriptor` registers a descriptor");
   }
-  if (is_registration && (!base::registered_number(wanted.name) || wanted.allocated_bytes != 1)) {
+  if (is_registration &&
+      (!base::registered_number(reservation.name) || reservation.allocated_bytes != 1)) {
     throw error(errc::invalid_argument,
                 {},
                 {},
@@ -80,50 +81,50 @@ void check_registration(const reservation& wanted) {
   }
 }
 
-void check_reservation(const reservation& wanted) {
-  base::check_name({}, wanted.name);
+void check_reservation(const reservation& reservation) {
+  base::check_name({}, reservation.name);
   const auto invalid = [](std::string_view cause, std::string_view next_step) {
     throw error(errc::invalid_argument, {}, {}, cause, next_step);
   };
-  if (wanted.size_bytes == 0) {
+  if (reservation.size_bytes == 0) {
     invalid("the size is 0 bytes", "give a size of at least 1 byte");
   }
-  if (wanted.allocated_bytes > largest_segment_bytes) {
+  if (reservation.allocated_bytes > largest_segment_bytes) {
     invalid("the segment is larger than an address space (256 TiB)", "create a smaller one");
   }
-  if (wanted.allocated_bytes < wanted.size_bytes) {
+  if (reservation.allocated_bytes < reservation.size_bytes) {
     invalid("the allocation is smaller than the segment", "report this as a bug");
   }
-  if (wanted.offset_bytes > wanted.allocated_bytes - wanted.size_bytes) {
+  if (reservation.offset_bytes > reservation.allocated_bytes - reservation.size_bytes) {
     invalid("the segment extends past its allocation", "report this as a bug");
   }
-  const auto fixed = base::fixed_chunks(wanted.backend);
-  if (fixed ? wanted.chunk_count != *fixed : wanted.chunk_count == 0) {
+  const auto fixed = base::fixed_chunks(reservation.backend);
+  if (fixed ? reservation.chunk_count != *fixed : reservation.chunk_count == 0) {
     invalid(fixed ? "wrong number of chunks for this kind of memory" : "the segment has no chunks",
             "report this as a bug");
   }
-  if (base::has_ticket(wanted.backend)
-          ? wanted.ticket.empty() || wanted.ticket.size() > longest_ticket_bytes
-          : !wanted.ticket.empty()) {
+  if (base::has_ticket(reservation.backend)
+          ? reservation.ticket.empty() || reservation.ticket.size() > longest_ticket_bytes
+          : !reservation.ticket.empty()) {
     invalid("the ticket is missing, too long, or not for this kind of memory",
             "report this as a bug");
   }
-  check_registration(wanted);
-  if ((base::ends_with_creator(wanted.backend) || wanted.backend == backend::signals ||
-       wanted.backend == backend::descriptor) &&
-      wanted.lifetime != lifetime::leased) {
+  check_registration(reservation);
+  if ((base::ends_with_creator(reservation.backend) || reservation.backend == backend::signals ||
+       reservation.backend == backend::descriptor) &&
+      reservation.lifetime != lifetime::leased) {
     invalid("what is bound to its creator cannot be persistent",
             "share it as leased, or create a persistent segment and copy");
   }
-  if (base::is_on_host(wanted.backend) != (wanted.device.kind == device_kind::host)) {
+  if (base::is_on_host(reservation.backend) != (reservation.device.kind == device_kind::host)) {
     invalid("backend and device do not match", "report this as a bug");
   }
   constexpr std::size_t longest_device_text = 128;
-  if (wanted.device.uuid.size() > longest_device_text ||
-      wanted.device.pci_address.size() > longest_device_text) {
+  if (reservation.device.uuid.size() > longest_device_text ||
+      reservation.device.pci_address.size() > longest_device_text) {
     invalid("the device's description is too long", "report this as a bug");
   }
-  if (!is_plain_text(wanted.device.uuid) || !is_plain_text(wanted.device.pci_address)) {
+  if (!is_plain_text(reservation.device.uuid) || !is_plain_text(reservation.device.pci_address)) {
     invalid("the device's description has characters other than printable ASCII",
             "report this as a bug");
   }
@@ -131,32 +132,32 @@ void check_reservation(const reservation& wanted) {
 
 }  // namespace
 
-bool is_same_member(const peer& one, const peer& other) {
-  if (!one.uid_known || !other.uid_known || one.uid != other.uid ||
-      one.is_foreign != other.is_foreign) {
+bool is_same_member(const peer& left, const peer& right) {
+  if (!left.uid_known || !right.uid_known || left.uid != right.uid ||
+      left.is_foreign != right.is_foreign) {
     return false;
   }
-  const principal& of = one.principal;
-  return of.key.empty() || !of.vouched_for || of == other.principal;
+  const principal& of = left.principal;
+  return of.key.empty() || !of.vouched_for || of == right.principal;
 }
 
-budget::amounts cost_of(const reservation& what) {
+budget::amounts cost_of(const reservation& reservation) {
   // Of a timeline page the broker has a second descriptor, for writing. Its memory is allocated
   // by the member.
-  const bool is_page = what.backend == backend::signals;
+  const bool is_page = reservation.backend == backend::signals;
   budget::amounts result{};
-  const auto set = [&](resource of, std::uint64_t amount) {
-    result[static_cast<std::size_t>(of)] = amount;
+  const auto set = [&](resource resource, std::uint64_t amount) {
+    result[static_cast<std::size_t>(resource)] = amount;
   };
   set(resource::segments, 1);
-  if (what.backend != backend::descriptor) {  // what it refers to is the exporter's
-    set(base::is_on_host(what.backend) ? resource::host_bytes : resource::gpu_bytes,
-        what.allocated_bytes);
+  if (reservation.backend != backend::descriptor) {  // what it refers to is the exporter's
+    set(base::is_on_host(reservation.backend) ? resource::host_bytes : resource::gpu_bytes,
+        reservation.allocated_bytes);
   }
-  set(resource::descriptors, std::uint64_t{what.chunk_count} + (is_page ? 1 : 0));
+  set(resource::descriptors, std::uint64_t{reservation.chunk_count} + (is_page ? 1 : 0));
   set(resource::memory_bytes,
-      cost::segment + cost::lease + what.name.size() + what.ticket.size() +
-          cost::chunk * what.chunk_count);
+      cost::segment + cost::lease + reservation.name.size() + reservation.ticket.size() +
+          cost::chunk * reservation.chunk_count);
   return result;
 }
 
@@ -216,23 +217,27 @@ bool domain::has_room_to_record(std::size_t objects) const noexcept {
 
 /// The end of a lease causes at most a death, a release and a removal, and an event for each
 /// holder.
-bool domain::has_room_to_end(const segment& what) const {
+bool domain::has_room_to_end(const segment& segment) const {
   constexpr std::size_t max_words = 2;
-  const auto of = confirming_by_generation_.find(what.generation);
-  const std::size_t waiting = of == confirming_by_generation_.end() ? 0 : of->second.ids.size();
+  const auto confirming_by_generation = confirming_by_generation_.find(segment.generation);
+  const std::size_t waiting = confirming_by_generation == confirming_by_generation_.end()
+                                  ? 0
+                                  : confirming_by_generation->second.ids.size();
   const auto has = [](const auto& room, std::size_t more) {
     return room.capacity() - room.size() >= more;
   };
   return has(effects_.slots, max_words) && has(effects_.replies, waiting) &&
-         has(effects_.changes, what.leases.size() + max_changes_per_end) &&
+         has(effects_.changes, segment.leases.size() + max_changes_per_end) &&
          has_room_to_record(max_records_per_end + waiting);
 }
 
-void domain::reply(session_id session, const open_request& request, const segment& found) noexcept {
+void domain::reply(session_id session,
+                   const open_request& request,
+                   const segment& segment) noexcept {
   effects_.replies.push_back({session,
                               request.request,
                               request.index,
-                              found.shared_from_this(),
+                              segment.shared_from_this(),
                               std::nullopt,
                               request.waits});
 }
@@ -244,15 +249,15 @@ void domain::refuse(session_id session,
       {session, request.request, request.index, nullptr, std::move(why), request.waits});
 }
 
-void domain::show(const segment& what) {
-  note(record_kind::segment, what.generation);
-  effects_.slots.push_back(slots_.set(what.slot, what.generation, what.state()));
+void domain::show(const segment& segment) {
+  note(record_kind::segment, segment.generation);
+  effects_.slots.push_back(slots_.set(segment.slot, segment.generation, segment.state()));
 }
 
 // ---- permissions ----
 
-bool domain::may_see(session_id session, const segment& what) const {
-  return what.published || what.creator_session == session;
+bool domain::may_see(session_id session, const segment& segment) const {
+  return segment.published || segment.creator_session == session;
 }
 
 bool domain::is_operator(session_id session) const {
@@ -262,12 +267,12 @@ bool domain::is_operator(session_id session) const {
 
 /// Different containers may use one uid: where a member's principal is known, it must be the same,
 /// too.
-bool domain::may_manage(session_id session, const segment& what) const {
-  if (what.creator_session == session || is_operator(session)) {
+bool domain::may_manage(session_id session, const segment& segment) const {
+  if (segment.creator_session == session || is_operator(session)) {
     return true;
   }
   const auto at = sessions_.find(session);
-  return at != sessions_.end() && is_same_member(what.creator, *at->second.who);
+  return at != sessions_.end() && is_same_member(segment.creator, *at->second.who);
 }
 
 // ---- look-up ----
@@ -291,9 +296,9 @@ const segment& domain::held(session_id session, gpushm::generation generation) c
   return *at->second;
 }
 
-segment* domain::of_name(const names& all, std::string_view name) {
-  const auto at = all.find(name);
-  return at == all.end() ? nullptr : at->second;
+segment* domain::of_name(const names& names, std::string_view name) {
+  const auto at = names.find(name);
+  return at == names.end() ? nullptr : at->second;
 }
 
 /// The published one, if there are two.
@@ -306,21 +311,21 @@ segment* domain::named(std::string_view name) const {
 segment& domain::visible(session_id session,
                          std::string_view name,
                          gpushm::generation generation) const {
-  segment* found = named(name);
+  segment* published = named(name);
   if (segment* const reserved = of_name(reserved_, name);
       generation != 0 && reserved != nullptr && reserved->generation == generation) {
-    found = reserved;
+    published = reserved;
   }
-  if (found == nullptr || !may_see(session, *found)) {
-    found = of_name(published_, name);  // a generation does not show what else is hidden
+  if (published == nullptr || !may_see(session, *published)) {
+    published = of_name(published_, name);  // a generation does not show what else is hidden
   }
-  if (found == nullptr) {
+  if (published == nullptr) {
     throw no_such_segment(name);
   }
-  if (generation != 0 && found->generation != generation) {
-    throw another_generation(*found);
+  if (generation != 0 && published->generation != generation) {
+    throw another_generation(*published);
   }
-  return *found;
+  return *published;
 }
 
 const segment& domain::stat(session_id session,
@@ -351,15 +356,15 @@ error domain::no_such_segment(std::string_view name) const {
     return dead_names_in_order_.at(dead->second).device_lost ? memory_lost() : exporter_died();
   }
   // Who forgets to publish looks for a wrong name, or for another broker.
-  if (const segment* const found = named(name);
-      found != nullptr && !found->published && found->creator_session != 0) {
+  if (const segment* const segment = named(name);
+      segment != nullptr && !segment->published && segment->creator_session != 0) {
     return {errc::no_such_segment,
             {},
             {},
-            "it is being created by pid " + std::to_string(found->creator.pid) +
+            "it is being created by pid " + std::to_string(segment->creator.pid) +
                 ", which has not published it yet, in domain " + name_,
             "publish it there",
-            {.pid = found->creator.pid}};
+            {.pid = segment->creator.pid}};
   }
   return {errc::no_such_segment,
           {},
@@ -368,24 +373,24 @@ error domain::no_such_segment(std::string_view name) const {
           "`gpushm ls` lists segments"};
 }
 
-error domain::another_generation(const segment& found) {
+error domain::another_generation(const segment& segment) {
   return {errc::gone_or_replaced,
           {},
           {},
-          "another segment has this name now: generation " + std::to_string(found.generation),
+          "another segment has this name now: generation " + std::to_string(segment.generation),
           "the generation that was meant has been removed; `gpushm ls` shows the one that has the "
           "name"};
 }
 
-error domain::may_not_manage(std::string_view action, const segment& what) {
+error domain::may_not_manage(std::string_view action, const segment& segment) {
   return {errc::permission_denied,
           {},
           {},
           "only its creator's connection, its uid in the same pod or container, or the broker's "
           "uid may " +
               std::string(action) + " a segment",
-          what.creator.uid_known
-              ? "ask " + party_of(what.creator) + " to " + std::string(action) + " it"
+          segment.creator.uid_known
+              ? "ask " + party_of(segment.creator) + " to " + std::string(action) + " it"
               : "have its creator or the broker's user " + std::string(action) + " it"};
 }
 
@@ -393,12 +398,12 @@ error domain::may_not_manage(std::string_view action, const segment& what) {
 
 /// A segment that is handed back replaces none: the name is in use.
 void domain::check_name_is_free(session_id session,
-                                const reservation& wanted,
+                                const reservation& reservation,
                                 bool is_handed_back) const {
-  const segment* const reserved = of_name(reserved_, wanted.name);
-  const segment* const published = of_name(published_, wanted.name);
-  if (reserved == nullptr && published != nullptr && wanted.replaces != 0 && !is_handed_back) {
-    if (published->generation != wanted.replaces) {
+  const segment* const reserved = of_name(reserved_, reservation.name);
+  const segment* const published = of_name(published_, reservation.name);
+  if (reserved == nullptr && published != nullptr && reservation.replaces != 0 && !is_handed_back) {
+    if (published->generation != reservation.replaces) {
       throw another_generation(*published);
     }
     if (!may_manage(session, *published)) {
@@ -425,22 +430,24 @@ void domain::check_name_is_free(session_id session,
 }
 
 const segment& domain::reserve(session_id session,
-                               const reservation& wanted,
+                               const reservation& expected,
                                const std::optional<lost_segment>& back) {
-  check_reservation(wanted);
+  check_reservation(expected);
   participant& creator = find_session(session);
-  check_name_is_free(session, wanted, back.has_value());
+  check_name_is_free(session, expected, back.has_value());
   // Another process that hands it back does not become its creator: who pays and who may manage it
   // stays the same, and is the same after a restart.
   const peer made_by = back && !back->is_creator
                            ? peer{0, back->creator_uid, true, back->creator_principal}
                            : *creator.who;
   const auto held = std::make_shared<charges>(charges_of(made_by));
-  const budget::amounts price = cost_of(wanted);
-  const auto price_of = [&](resource what) { return price[static_cast<std::size_t>(what)]; };
+  const budget::amounts price = cost_of(expected);
+  const auto price_of = [&](resource resource) {
+    return price[static_cast<std::size_t>(resource)];
+  };
   held->take(resource::segments, price_of(resource::segments));
   if (price_of(resource::gpu_bytes) != 0) {
-    held->take_on(wanted.device.uuid, price_of(resource::gpu_bytes));
+    held->take_on(expected.device.uuid, price_of(resource::gpu_bytes));
   } else {
     held->take(resource::host_bytes, price_of(resource::host_bytes));
   }
@@ -451,9 +458,9 @@ const segment& domain::reserve(session_id session,
   const auto at = segments_.emplace(generation, std::make_shared<segment>()).first;
   segment& created = *at->second;
   try {
-    static_cast<reservation&>(created) = wanted;
+    static_cast<reservation&>(created) = expected;
     created.generation = generation;
-    created.replaces = of_name(published_, wanted.name) != nullptr ? wanted.replaces : 0;
+    created.replaces = of_name(published_, expected.name) != nullptr ? expected.replaces : 0;
     created.creator = made_by;
     created.creator_session = session;
     created.leases.push_back({session, 1});
@@ -495,24 +502,24 @@ const segment& domain::check_attach(session_id session,
   if (at == segments_.end()) {
     throw stale(generation);
   }
-  const segment& what = *at->second;
-  if (what.creator_session != session) {
+  const segment& segment = *at->second;
+  if (segment.creator_session != session) {
     throw error(errc::permission_denied,
                 {},
                 {},
                 "only the connection that reserved a segment may attach its chunks",
                 "create it on this connection");
   }
-  if (count == 0 || first != what.attached_chunks || count > what.chunk_count - first) {
+  if (count == 0 || first != segment.attached_chunks || count > segment.chunk_count - first) {
     throw error(errc::wrong_descriptor_count,
                 {},
                 {},
                 "chunks " + std::to_string(first) + " to " + std::to_string(first + count) +
-                    " do not follow the " + std::to_string(what.attached_chunks) + " of " +
-                    std::to_string(what.chunk_count) + " attached chunks",
+                    " do not follow the " + std::to_string(segment.attached_chunks) + " of " +
+                    std::to_string(segment.chunk_count) + " attached chunks",
                 "attach the announced chunks in order");
   }
-  return what;
+  return segment;
 }
 
 const segment& domain::attach(session_id session,
@@ -529,8 +536,8 @@ const segment& domain::attach(session_id session,
 void domain::publish(session_id session,
                      gpushm::generation generation,
                      std::span<const std::byte> metadata) {
-  segment& what = find(generation);
-  if (!may_manage(session, what)) {
+  segment& reserved = find(generation);
+  if (!may_manage(session, reserved)) {
     throw error(errc::permission_denied,
                 {},
                 {},
@@ -538,24 +545,25 @@ void domain::publish(session_id session,
                 "broker's uid may publish a segment",
                 "publish it where it was created");
   }
-  if (what.published) {
+  if (reserved.published) {
     throw error(
         errc::already_published, {}, {}, "the segment is already published", "publish once");
   }
-  if (what.removed) {  // its name may belong to another segment
+  if (reserved.removed) {  // its name may belong to another segment
     throw error(errc::segment_removed,
                 {},
                 {},
-                what.device_lost ? "the GPU that had its memory was lost before it was published"
-                                 : "the segment was removed before it was published",
+                reserved.device_lost
+                    ? "the GPU that had its memory was lost before it was published"
+                    : "the segment was removed before it was published",
                 "create it again");
   }
-  if (what.attached_chunks != what.chunk_count) {
+  if (reserved.attached_chunks != reserved.chunk_count) {
     throw error(errc::wrong_descriptor_count,
                 {},
                 {},
-                std::to_string(what.attached_chunks) + " of " + std::to_string(what.chunk_count) +
-                    " announced chunks are attached",
+                std::to_string(reserved.attached_chunks) + " of " +
+                    std::to_string(reserved.chunk_count) + " announced chunks are attached",
                 "attach all chunks before publishing");
   }
   if (metadata.size() > max_metadata_bytes) {
@@ -570,52 +578,53 @@ void domain::publish(session_id session,
   if (!metadata.empty()) {
     kept = std::make_shared<metadata_block>();
     kept->bytes.assign(metadata.begin(), metadata.end());
-    kept->held = what.held;
-    what.held->take(resource::memory_bytes, metadata.size());
+    kept->held = reserved.held;
+    reserved.held->take(resource::memory_bytes, metadata.size());
   }
-  what.metadata = std::move(kept);                                 // nothing from here on can fail
-  if (segment* const replaced = of_name(published_, what.name)) {  // of generation `what.replaces`
+  reserved.metadata = std::move(kept);  // nothing from here on can fail
+  if (segment* const replaced =
+          of_name(published_, reserved.name)) {  // of generation `reserved.replaces`
     unname(*replaced);
     emit(event_kind::removed, *replaced, actor_of(session));
     free_if_unused(*replaced);
   }
-  forget_dead(what.name);  // of one that it was to replace
-  published_.insert(reserved_.extract(what.name));
-  what.replaces = 0;
-  if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
-    creator->second.unpublished.erase(what.name);
+  forget_dead(reserved.name);  // of one that it was to replace
+  published_.insert(reserved_.extract(reserved.name));
+  reserved.replaces = 0;
+  if (const auto creator = sessions_.find(reserved.creator_session); creator != sessions_.end()) {
+    creator->second.unpublished.erase(reserved.name);
   }
-  what.published = true;
+  reserved.published = true;
   note(record_kind::metadata, generation);
   note(record_kind::segment, generation);
-  emit(event_kind::published, what, actor_of(session));
-  wake(what);
+  emit(event_kind::published, reserved, actor_of(session));
+  wake(reserved);
 }
 
 // ---- removal ----
 
-void domain::unname(segment& what, bool exporter_gone) {
-  if (what.removed) {
+void domain::unname(segment& segment, bool exporter_gone) {
+  if (segment.removed) {
     return;
   }
-  what.removed = true;
-  what.exporter_gone = exporter_gone;
-  if (what.published) {
-    published_.erase(what.name);
+  segment.removed = true;
+  segment.exporter_gone = exporter_gone;
+  if (segment.published) {
+    published_.erase(segment.name);
   } else {
-    reserved_.erase(what.name);
-    if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
-      creator->second.unpublished.erase(what.name);
+    reserved_.erase(segment.name);
+    if (const auto creator = sessions_.find(segment.creator_session); creator != sessions_.end()) {
+      creator->second.unpublished.erase(segment.name);
     }
   }
-  show(what);
-  for (const lease& held : what.leases) {
+  show(segment);
+  for (const lease& held : segment.leases) {
     if (ending_sessions_ != 0 && is_ending(held.holder)) {
       continue;  // it has no connection; a client that resumes reads the state table
     }
     effects_.changes.push_back({event_kind::removed,
-                                what.shared_from_this(),
-                                static_cast<std::uint32_t>(what.leases.size()),
+                                segment.shared_from_this(),
+                                static_cast<std::uint32_t>(segment.leases.size()),
                                 0,
                                 held.holder});
   }
@@ -656,24 +665,24 @@ void domain::forget_dead(std::string_view name) noexcept {
 
 void domain::remove(session_id session, std::string_view name, gpushm::generation generation) {
   base::check_name({}, name);
-  segment& what = visible(session, name, generation);
-  if (!may_manage(session, what)) {
-    throw may_not_manage("remove", what);
+  segment& segment = visible(session, name, generation);
+  if (!may_manage(session, segment)) {
+    throw may_not_manage("remove", segment);
   }
-  unname(what);
-  if (what.published) {  // unpublished segments cause no events
-    emit(event_kind::removed, what, actor_of(session));
+  unname(segment);
+  if (segment.published) {  // unpublished segments cause no events
+    emit(event_kind::removed, segment, actor_of(session));
   }
-  free_if_unused(what);
+  free_if_unused(segment);
 }
 
-void domain::withdraw(segment& what) {
-  if (what.removed) {
+void domain::withdraw(segment& segment) {
+  if (segment.removed) {
     return;
   }
-  unname(what);
-  if (what.published) {
-    emit(event_kind::removed, what, nullptr);
+  unname(segment);
+  if (segment.published) {
+    emit(event_kind::removed, segment, nullptr);
   }
 }
 
@@ -684,25 +693,25 @@ void domain::lose_memory(gpushm::generation generation) {
 }
 
 bool domain::remove_unheld(gpushm::generation generation) {
-  const auto found = segments_.find(generation);
-  if (found == segments_.end()) {
+  const auto entry = segments_.find(generation);
+  if (entry == segments_.end()) {
     return false;
   }
-  segment& what = *found->second;
-  if (what.lifetime != lifetime::persistent || !what.published || what.removed ||
-      !what.leases.empty()) {
+  segment& segment = *entry->second;
+  if (segment.lifetime != lifetime::persistent || !segment.published || segment.removed ||
+      !segment.leases.empty()) {
     return false;
   }
-  withdraw(what);
-  free_if_unused(what);
+  withdraw(segment);
+  free_if_unused(segment);
   return true;
 }
 
-std::vector<std::string> domain::holders_of(const segment& what, std::size_t max_names) const {
+std::vector<std::string> domain::holders_of(const segment& segment, std::size_t max_names) const {
   constexpr std::size_t max_leases = 256;
   std::vector<std::string> result;
   std::size_t left = max_leases;
-  for (const lease& each : what.leases) {
+  for (const lease& each : segment.leases) {
     if (left-- == 0 || result.size() == max_names) {
       break;
     }
@@ -720,9 +729,9 @@ std::vector<std::string> domain::holders_of(const segment& what, std::size_t max
 
 // ---- lost devices ----
 
-void domain::lose_device(lost_device what) {
+void domain::lose_device(lost_device device) {
   constexpr std::size_t max_lost_devices = 64;
-  if (what.uuid.empty()) {
+  if (device.uuid.empty()) {
     throw error(errc::invalid_argument,
                 {},
                 {},
@@ -736,17 +745,17 @@ void domain::lose_device(lost_device what) {
                 std::to_string(lost_devices_.size()) + " lost GPUs wait for their turn",
                 "repeat it");
   }
-  lost_devices_.push_back({std::move(what), next_generation_, 0});
+  lost_devices_.push_back({std::move(device), next_generation_, 0});
 }
 
 /// Some of the segments of the first device that was lost.
 void domain::lose_some() {
   constexpr std::size_t slots_per_turn = 4'096;
   ending_device& from = lost_devices_.front();
-  const auto is_on = [&](const device_id& at) {
-    return at.kind != device_kind::host &&
-           (at.uuid == from.of.uuid || (at.kind == device_kind::mig && !at.pci_address.empty() &&
-                                        at.pci_address == from.of.pci_address));
+  const auto is_on = [&](const device_id& id) {
+    return id.kind != device_kind::host &&
+           (id.uuid == from.of.uuid || (id.kind == device_kind::mig && !id.pci_address.empty() &&
+                                        id.pci_address == from.of.pci_address));
   };
   std::size_t left = leases_per_turn();
   for (std::size_t some = slots_per_turn; some != 0 && left != 0; --some, ++from.next_slot) {
@@ -758,59 +767,60 @@ void domain::lose_some() {
     if (!word.state || word.generation >= from.end) {
       continue;
     }
-    const auto found = segments_.find(word.generation);
-    if (found == segments_.end() || found->second->device_lost || !is_on(found->second->device)) {
+    const auto segment = segments_.find(word.generation);
+    if (segment == segments_.end() || segment->second->device_lost ||
+        !is_on(segment->second->device)) {
       continue;
     }
-    if (!has_room_to_end(*found->second)) {
+    if (!has_room_to_end(*segment->second)) {
       return;  // the same one in the next turn
     }
     --left;
-    lose_device_of(*found->second);
+    lose_device_of(*segment->second);
   }
 }
 
 /// Leases stay: their holders see the state.
-void domain::lose_device_of(segment& what) {
-  what.device_lost = true;
-  if (what.removed) {
-    show(what);
+void domain::lose_device_of(segment& segment) {
+  segment.device_lost = true;
+  if (segment.removed) {
+    show(segment);
     return;
   }
-  if (what.published) {
-    remember_dead(what.name, true);
+  if (segment.published) {
+    remember_dead(segment.name, true);
   }
-  withdraw(what);
-  free_if_unused(what);
+  withdraw(segment);
+  free_if_unused(segment);
 }
 
 /// True while leased, or persistent, published and not removed.
-bool domain::is_in_use(const segment& what) noexcept {
-  return !what.leases.empty() ||
-         (what.lifetime == lifetime::persistent && what.published && !what.removed);
+bool domain::is_in_use(const segment& segment) noexcept {
+  return !segment.leases.empty() ||
+         (segment.lifetime == lifetime::persistent && segment.published && !segment.removed);
 }
 
 /// Its exporter's lease has ended, and not all opens that wait for it are refused. The segment
 /// exists until then, also for a successor.
-bool domain::has_opens_to_refuse(const segment& what) const {
-  return base::ends_with_creator(what.backend) && what.creator_session == 0 && what.removed &&
-         confirming_by_generation_.contains(what.generation);
+bool domain::has_opens_to_refuse(const segment& segment) const {
+  return base::ends_with_creator(segment.backend) && segment.creator_session == 0 &&
+         segment.removed && confirming_by_generation_.contains(segment.generation);
 }
 
-void domain::free_if_unused(segment& what) {
-  if (is_in_use(what) || has_opens_to_refuse(what)) {
+void domain::free_if_unused(segment& unused) {
+  if (is_in_use(unused) || has_opens_to_refuse(unused)) {
     return;
   }
-  withdraw(what);
-  effects_.slots.push_back(slots_.release(what.slot));
-  if (const auto creator = sessions_.find(what.creator_session); creator != sessions_.end()) {
-    creator->second.created.erase(what.generation);
+  withdraw(unused);
+  effects_.slots.push_back(slots_.release(unused.slot));
+  if (const auto creator = sessions_.find(unused.creator_session); creator != sessions_.end()) {
+    creator->second.created.erase(unused.generation);
   }
-  note(record_kind::segment, what.generation);
-  note(record_kind::metadata, what.generation);
+  note(record_kind::segment, unused.generation);
+  note(record_kind::metadata, unused.generation);
   // Effects may still refer to it.
-  const std::shared_ptr<segment> freed = what.shared_from_this();
-  segments_.erase(what.generation);
+  const std::shared_ptr<segment> freed = unused.shared_from_this();
+  segments_.erase(unused.generation);
   freed->payload.reset();
   freed->metadata.reset();
   freed->held.reset();

@@ -109,13 +109,13 @@ struct lost_segment {
   core::principal creator_principal{};  ///< an empty key: not known
 };
 
-/// Whether `other` has the uid of `one`, and its principal where that is vouched for. False if a
+/// Whether `right` has the uid of `left`, and its principal where that is vouched for. False if a
 /// uid is not known, and if one of them only is foreign.
-[[nodiscard]] bool is_same_member(const peer& one, const peer& other);
+[[nodiscard]] bool is_same_member(const peer& left, const peer& right);
 
 /// What is charged for a segment as long as it exists, without its metadata and the leases of
 /// others. The same when it is reserved, handed back and continued.
-[[nodiscard]] budget::amounts cost_of(const reservation& what);
+[[nodiscard]] budget::amounts cost_of(const reservation& reservation);
 
 /// A GPU whose memory is gone.
 struct lost_device {
@@ -140,9 +140,9 @@ struct segment_survey {
   struct part {
     std::uint64_t segments = 0;
     std::uint64_t bytes = 0;
-    void add(const segment& one) noexcept {
+    void add(const segment& segment) noexcept {
       ++segments;
-      bytes += one.allocated_bytes;
+      bytes += segment.allocated_bytes;
     }
     friend bool operator==(const part&, const part&) = default;
   };
@@ -176,20 +176,20 @@ class domain {
          std::shared_ptr<process_budget> process = nullptr);
 
   /// Continues from the state of another domain. Segments and sessions have no payloads. What
-  /// exists is charged without a check. The metadata is moved out of `from`. Throws
+  /// exists is charged without a check. The metadata is moved out of `state`. Throws
   /// invalid_argument if parts of the state contradict each other.
   domain(std::string name,
          std::uint32_t owner_uid,
          const limits& bounds,
          std::shared_ptr<process_budget> process,
-         saved_state& from);
+         saved_state& state);
   /// Precondition: `pending()` is empty. Throws std::bad_alloc.
   [[nodiscard]] saved_state save() const;
   /// Calls `visit` for each object of `save`, in another order, without a copy of them all. Throws
   /// std::bad_alloc, and what `visit` throws.
   void visit_saved(const std::function<void(const record_name&, saved_value)>& visit) const;
   /// One object as it is now. Throws std::bad_alloc.
-  [[nodiscard]] saved_value saved(const record_name& which) const;
+  [[nodiscard]] saved_value saved(const record_name& name) const;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const limits& bounds() const noexcept { return limits_; }
@@ -215,7 +215,7 @@ class domain {
                const peer& who,
                std::shared_ptr<core::payload> payload = nullptr);
   /// Throws what `connect` would throw now. Changes nothing.
-  void check_room_for(const peer& who);
+  void check_room_for(const peer& peer);
   /// Null: no such session, or it was connected without a payload.
   [[nodiscard]] core::payload* payload_of(session_id session) const noexcept;
   /// Precondition: the session is connected or ending.
@@ -245,10 +245,10 @@ class domain {
   bool lose(session_id session);
   [[nodiscard]] bool is_ending(session_id session) const;
   /// Sets what `ending_of` reports. No effect unless the session is ending.
-  void set_fence_wait(session_id session, fence_wait what);
-  [[nodiscard]] std::optional<ending_leases> ending_of(const segment& what) const;
+  void set_fence_wait(session_id session, fence_wait wait);
+  [[nodiscard]] std::optional<ending_leases> ending_of(const segment& segment) const;
   /// Adds some more segments. Returns false when all are counted. The work of one call is bounded.
-  [[nodiscard]] bool survey_some(segment_survey& to) const;
+  [[nodiscard]] bool survey_some(segment_survey& survey) const;
   /// Ends leases of ending sessions on the segment without a fence: for the operator all of them,
   /// for a member that may manage the segment those of its own principal. Throws no_such_segment,
   /// permission_denied, invalid_argument (none of its leases waits for a fence). Returns true if
@@ -280,10 +280,10 @@ class domain {
   /// session is connected.
   [[nodiscard]] charges new_charges(session_id session);
   /// The same on the account that pays for the segment.
-  [[nodiscard]] charges new_charges(const segment& what);
+  [[nodiscard]] charges new_charges(const segment& segment);
   /// Everything that a segment of this creator is charged for, without a check: it exists already.
   /// Throws std::bad_alloc.
-  [[nodiscard]] std::shared_ptr<charges> charges_of_existing(const reservation& what,
+  [[nodiscard]] std::shared_ptr<charges> charges_of_existing(const reservation& reservation,
                                                              const peer& creator);
   /// The session is about to end with others of its process: it receives no more events.
   void mute(session_id session);
@@ -291,12 +291,12 @@ class domain {
   /// `back`: not a new segment, but one of an earlier domain of this name that was lost; the
   /// session hands it back. Precondition then: no segment of this domain has had that generation,
   /// and it is lower than those of new segments. A published segment may have the name if
-  /// `wanted.replaces` is its generation and the session may manage it: it keeps the name until the
-  /// new one is published. Throws invalid_argument, already_exists, gone_or_replaced (another
-  /// generation than `wanted.replaces` has the name), permission_denied (the session may not manage
-  /// that one), quota_exceeded, too_many_segments, too_many_descriptors.
+  /// `expected.replaces` is its generation and the session may manage it: it keeps the name until
+  /// the new one is published. Throws invalid_argument, already_exists, gone_or_replaced (another
+  /// generation than `expected.replaces` has the name), permission_denied (the session may not
+  /// manage that one), quota_exceeded, too_many_segments, too_many_descriptors.
   const segment& reserve(session_id session,
-                         const reservation& wanted,
+                         const reservation& expected,
                          const std::optional<lost_segment>& back = {});
   /// Precondition: a segment of this generation exists.
   void set_payload(gpushm::generation generation, std::shared_ptr<core::payload> payload);
@@ -326,7 +326,7 @@ class domain {
   }
   /// The principals that have leases, each once, at most `max_names`; of many leases only some are
   /// looked at. Throws std::bad_alloc.
-  [[nodiscard]] std::vector<std::string> holders_of(const segment& what,
+  [[nodiscard]] std::vector<std::string> holders_of(const segment& segment,
                                                     std::size_t max_names) const;
   /// When a segment was created. Precondition: `at` was called.
   [[nodiscard]] generation_times::creation creation_of(
@@ -375,7 +375,7 @@ class domain {
   /// The exporter's replies may be lost: repeats every unanswered question.
   void resend_questions(session_id exporter) noexcept;
   /// The question could not be sent for lack of memory: refuses its open.
-  void question_not_sent(const question& what);
+  void question_not_sent(const question& question);
   /// A release of a segment that the session does not hold is ignored: it may cross a removal.
   /// `never_mapped`: the memory was not used. If all parts of a lease are released this way,
   /// subscribers get no `released` event.
@@ -398,7 +398,7 @@ class domain {
   /// The memory that exists on that GPU is gone for good: `work` gives its segments the state
   /// `device_lost`, and their names are free. Segments that are created from now on are not
   /// affected. Throws invalid_argument (no UUID), too_many_requests, std::bad_alloc.
-  void lose_device(lost_device what);
+  void lose_device(lost_device device);
   /// Whether `work` has not got to all segments of the devices that were lost.
   [[nodiscard]] bool is_losing_devices() const noexcept { return !lost_devices_.empty(); }
 
@@ -420,15 +420,15 @@ class domain {
     static const names none;
     const auto session_at = sessions_.find(session);
     const names& own = session_at == sessions_.end() ? none : session_at->second.unpublished;
-    const auto from = [&](const names& in) {
-      return after < prefix ? in.lower_bound(prefix) : in.upper_bound(after);
+    const auto from = [&](const names& names) {
+      return after < prefix ? names.lower_bound(prefix) : names.upper_bound(after);
     };
-    const auto matches = [&](const names& in, names::const_iterator& at) {
-      if (at != in.end() && base::is_registered_name(at->first) &&
+    const auto matches = [&](const names& names, names::const_iterator& at) {
+      if (at != names.end() && base::is_registered_name(at->first) &&
           !base::is_shown(at->first, prefix)) {
-        at = in.lower_bound(base::after_registered_names);  // there may be many
+        at = names.lower_bound(base::after_registered_names);  // there may be many
       }
-      return at != in.end() && at->first.substr(0, prefix.size()) == prefix;
+      return at != names.end() && at->first.substr(0, prefix.size()) == prefix;
     };
     // Never visits segments that the session may not see: there may be many.
     auto seen = from(published_);
@@ -614,48 +614,52 @@ class domain {
   };
 
   /// The account that pays for what the peer has.
-  [[nodiscard]] charges charges_of(const peer& who);
-  [[nodiscard]] charges charges_of_connection(const peer& who);
-  void restore_session(session_id id, const saved_session& from);
-  void restore_segment(gpushm::generation generation, const saved_segment& from);
-  void restore_metadata(gpushm::generation generation, saved_metadata from);
-  void restore_lease(gpushm::generation generation, session_id holder, const saved_lease& from);
-  void restore_subscription(session_id session, std::uint64_t id, const saved_subscription& from);
-  void restore_waiting(std::uint64_t id, const saved_open& from);
-  void restore_confirmation(std::uint64_t id, const saved_confirmation& from);
-  void restore_end(session_id session, const saved_end& from);
-  void restore_unkept(session_id session, const saved_unkept& from);
+  [[nodiscard]] charges charges_of(const peer& peer);
+  [[nodiscard]] charges charges_of_connection(const peer& peer);
+  void restore_session(session_id id, const saved_session& session);
+  void restore_segment(gpushm::generation generation, const saved_segment& saved);
+  void restore_metadata(gpushm::generation generation, saved_metadata metadata);
+  void restore_lease(gpushm::generation generation, session_id holder, const saved_lease& lease);
+  void restore_subscription(session_id session,
+                            std::uint64_t id,
+                            const saved_subscription& subscription);
+  void restore_waiting(std::uint64_t id, const saved_open& open);
+  void restore_confirmation(std::uint64_t id, const saved_confirmation& confirmation);
+  void restore_end(session_id session, const saved_end& end);
+  void restore_unkept(session_id session, const saved_unkept& unkept);
   void restore_indexes();
-  [[nodiscard]] static saved_value saved_part(const unkept& of, std::uint64_t part);
+  [[nodiscard]] static saved_value saved_part(const unkept& unkept, std::uint64_t part);
   /// Adds an object to `effects::records`.
   void note(record_kind kind, std::uint64_t first = 0, std::uint64_t second = 0) noexcept;
 
   participant& find_session(session_id id);
   segment& find(gpushm::generation generation);
-  [[nodiscard]] static segment* of_name(const names& all, std::string_view name);
+  [[nodiscard]] static segment* of_name(const names& names, std::string_view name);
   [[nodiscard]] segment* named(std::string_view name) const;
   [[nodiscard]] segment& visible(session_id session,
                                  std::string_view name,
                                  gpushm::generation generation) const;
-  void check_name_is_free(session_id session, const reservation& wanted, bool is_handed_back) const;
-  [[nodiscard]] bool may_see(session_id session, const segment& what) const;
-  [[nodiscard]] bool may_manage(session_id session, const segment& what) const;
-  [[nodiscard]] bool is_owner(const peer& who) const noexcept {
-    return who.uid_known && who.uid == owner_uid_ && !who.is_foreign;
+  void check_name_is_free(session_id session,
+                          const reservation& reservation,
+                          bool is_handed_back) const;
+  [[nodiscard]] bool may_see(session_id session, const segment& segment) const;
+  [[nodiscard]] bool may_manage(session_id session, const segment& segment) const;
+  [[nodiscard]] bool is_owner(const peer& peer) const noexcept {
+    return peer.uid_known && peer.uid == owner_uid_ && !peer.is_foreign;
   }
   [[nodiscard]] error no_such_segment(std::string_view name) const;
-  [[nodiscard]] static error another_generation(const segment& found);
-  [[nodiscard]] static error may_not_manage(std::string_view action, const segment& what);
+  [[nodiscard]] static error another_generation(const segment& segment);
+  [[nodiscard]] static error may_not_manage(std::string_view action, const segment& segment);
   [[nodiscard]] error exporter_died() const;
   [[nodiscard]] error memory_lost() const;
 
-  /// True if the effects of ending a lease on `what` fit into the capacity of `pending()`.
-  [[nodiscard]] bool has_room_to_end(const segment& what) const;
+  /// True if the effects of ending a lease on `segment` fit into the capacity of `pending()`.
+  [[nodiscard]] bool has_room_to_end(const segment& segment) const;
   [[nodiscard]] bool has_room_to_wake() const noexcept;
   void make_room(std::size_t changes, std::size_t replies);
   void make_room_to_record(std::size_t objects);
   [[nodiscard]] bool has_room_to_record(std::size_t objects) const noexcept;
-  void reply(session_id session, const open_request& request, const segment& found) noexcept;
+  void reply(session_id session, const open_request& request, const segment& segment) noexcept;
   void refuse(session_id session, const open_request& request, std::optional<error> why) noexcept;
   /// Refuses with the error that `make` returns, or without a text if memory is short.
   template <typename Make>
@@ -679,62 +683,65 @@ class domain {
     }
   }
   /// After a change of what the state table shows of it: also records it.
-  void show(const segment& what);
+  void show(const segment& segment);
 
-  void take_lease(session_id session, segment& what);
-  /// `by`: null: the session's process.
+  void take_lease(session_id session, segment& segment);
+  /// `actor`: null: the session's process.
   void end_lease(session_id session,
-                 segment& what,
+                 segment& segment,
                  std::uint32_t count,
                  bool never_mapped = false,
-                 const actor& by = nullptr);
-  void unname(segment& what, bool exporter_gone = false);
+                 const actor& actor = nullptr);
+  void unname(segment& segment, bool exporter_gone = false);
   void remember_dead(const std::string& name, bool device_lost = false);
   void forget_dead(std::string_view name) noexcept;
   void lose_some();
-  void lose_device_of(segment& what);
+  void lose_device_of(segment& segment);
   void confirm_with_exporter(session_id session,
                              open_request request,
-                             const segment& found,
+                             const segment& segment,
                              time_point since);
   waiting_confirmation take_confirmation(std::uint64_t id);
   [[nodiscard]] std::size_t leases_per_turn() const noexcept;
-  void stop_requests(session_id session, participant& of);
+  void stop_requests(session_id session, participant& participant);
   bool end_next_lease(ended_session& gone);
-  bool release_next(unkept& of);
-  void end_lease_of_ended_session(session_id session, const actor& by, end_kind how, segment& what);
+  bool release_next(unkept& unkept);
+  void end_lease_of_ended_session(session_id session,
+                                  const actor& actor,
+                                  end_kind end,
+                                  segment& segment);
   struct unfence_choice {
     std::set<session_id> holders;
     bool has_more = false;
   };
   [[nodiscard]] unfence_choice choose_to_unfence(session_id session, const segment& target) const;
   [[nodiscard]] const participant::loss* loss_of(session_id session) const;
-  [[nodiscard]] bool waits_for_fence(const segment& what) const;
-  [[nodiscard]] error writer_ending(const segment& what) const;
-  void transfer(segment& what, session_id from, session_id to) noexcept;
+  [[nodiscard]] bool waits_for_fence(const segment& segment) const;
+  [[nodiscard]] error writer_ending(const segment& segment) const;
+  void transfer(segment& segment, session_id source, session_id target) noexcept;
   void wake_after_fence(std::string_view name);
   bool wake_some(segment& published);
-  void end_with_exporter(segment& what, end_kind how, const actor& by);
-  bool refuse_unconfirmed(gpushm::generation of, end_kind how);
-  void refuse_later(gpushm::generation of) noexcept;
-  [[nodiscard]] static bool is_in_use(const segment& what) noexcept;
+  void end_with_exporter(segment& segment, end_kind end, const actor& actor);
+  bool refuse_unconfirmed(gpushm::generation generation, end_kind end);
+  void refuse_later(gpushm::generation generation) noexcept;
+  [[nodiscard]] static bool is_in_use(const segment& segment) noexcept;
   /// No client finds it any longer.
-  void withdraw(segment& what);
-  [[nodiscard]] bool has_opens_to_refuse(const segment& what) const;
-  void free_if_unused(segment& what);
-  void grant_or_refuse(session_id session, const open_request& request, segment& found);
+  void withdraw(segment& segment);
+  [[nodiscard]] bool has_opens_to_refuse(const segment& segment) const;
+  void free_if_unused(segment& unused);
+  void grant_or_refuse(session_id session, const open_request& request, segment& segment);
   void wait(session_id session, open_request request);
   waiting_open take_waiting(std::uint64_t id);
   void expire_waiting(std::uint64_t id);
   void expire_confirmation(std::uint64_t id);
   void wake(segment& published);
   [[nodiscard]] actor actor_of(session_id session) const noexcept;
-  void emit(event_kind kind, const segment& what, const actor& by);
+  void emit(event_kind kind, const segment& segment, const actor& actor);
   void emit(event_kind kind,
-            const segment& what,
+            const segment& segment,
             std::size_t leases,
             std::int32_t peer_pid,
-            const actor& by);
+            const actor& actor);
 
   std::string name_;
   std::uint32_t owner_uid_;

@@ -29,29 +29,29 @@ bool domain::is_ending(session_id session) const {
   return loss_of(session) != nullptr;
 }
 
-void domain::set_fence_wait(session_id session, fence_wait what) {
+void domain::set_fence_wait(session_id session, fence_wait wait) {
   if (const auto at = sessions_.find(session); at != sessions_.end() && at->second.lost) {
-    at->second.lost->waits_for = what;
+    at->second.lost->waits_for = wait;
     note(record_kind::session, session);
   }
 }
 
 /// True if every process that leases it may be dying, or may have died while its GPU work goes on:
 /// its contents are not final yet. For exporter-bound memory only the exporter matters.
-bool domain::waits_for_fence(const segment& what) const {
+bool domain::waits_for_fence(const segment& segment) const {
   if (ending_sessions_ == 0) {
     return false;
   }
-  if (base::ends_with_creator(what.backend)) {
-    return is_ending(what.creator_session);
+  if (base::ends_with_creator(segment.backend)) {
+    return is_ending(segment.creator_session);
   }
-  return !what.leases.empty() &&
-         std::all_of(what.leases.begin(), what.leases.end(), [&](const lease& held) {
+  return !segment.leases.empty() &&
+         std::all_of(segment.leases.begin(), segment.leases.end(), [&](const lease& held) {
            return is_ending(held.holder);
          });
 }
 
-std::optional<ending_leases> domain::ending_of(const segment& what) const {
+std::optional<ending_leases> domain::ending_of(const segment& segment) const {
   if (ending_sessions_ == 0) {
     return std::nullopt;
   }
@@ -68,46 +68,46 @@ std::optional<ending_leases> domain::ending_of(const segment& what) const {
     ++result.count;
   };
   bool creator_holds = false;
-  for (const lease& held : what.leases) {
-    creator_holds = creator_holds || held.holder == what.creator_session;
+  for (const lease& held : segment.leases) {
+    creator_holds = creator_holds || held.holder == segment.creator_session;
     add(held.holder);
   }
-  if (!creator_holds && what.creator_session != 0) {
-    add(what.creator_session);
+  if (!creator_holds && segment.creator_session != 0) {
+    add(segment.creator_session);
   }
   return result.count == 0 ? std::nullopt : std::optional(result);
 }
 
-bool domain::survey_some(segment_survey& to) const {
+bool domain::survey_some(segment_survey& survey) const {
   constexpr std::size_t effort_per_turn = 4'096;
   // A channel is nothing of the broker's; its producer has this timeline
   // (client/channel/channel_names.hpp).
   constexpr std::string_view producer = "/~producer";
   const auto count = [&](const segment& each) -> std::size_t {
-    to.by_kind.at(static_cast<std::size_t>(each.backend)).add(each);
+    survey.by_kind.at(static_cast<std::size_t>(each.backend)).add(each);
     if (each.backend == backend::timeline && each.name.ends_with(producer)) {
-      ++to.channels;
+      ++survey.channels;
     }
     if (each.leases.empty() && each.lifetime == lifetime::persistent) {
-      to.unheld.add(each);
+      survey.unheld.add(each);
     }
     if (ending_sessions_ == 0) {
       return 0;
     }
     if (const auto ending = ending_of(each)) {
-      to.ending.add(each);
-      to.ending_since = std::min(ending->since, to.ending_since.value_or(ending->since));
+      survey.ending.add(each);
+      survey.ending_since = std::min(ending->since, survey.ending_since.value_or(ending->since));
     }
     return each.leases.size();
   };
-  const auto next = visit_segments(to.next_slot, effort_per_turn, count);
-  to.next_slot = next.value_or(static_cast<std::uint32_t>(slots_.end()));
+  const auto next = visit_segments(survey.next_slot, effort_per_turn, count);
+  survey.next_slot = next.value_or(static_cast<std::uint32_t>(slots_.end()));
   return next.has_value();
 }
 
-error domain::writer_ending(const segment& what) const {
-  const auto ending = ending_of(what);
-  const std::int32_t pid = ending ? ending->pid : what.creator.pid;
+error domain::writer_ending(const segment& segment) const {
+  const auto ending = ending_of(segment);
+  const std::int32_t pid = ending ? ending->pid : segment.creator.pid;
   return {
       errc::writer_ending,
       {},
@@ -180,18 +180,18 @@ domain::unfence_choice domain::choose_to_unfence(session_id session, const segme
 
 bool domain::unfence(session_id session, std::string_view name) {
   base::check_name({}, name);
-  segment& what = visible(session, name, 0);
+  segment& segment = visible(session, name, 0);
   const actor asks = find_session(session).who;
-  const auto [holders, has_more] = choose_to_unfence(session, what);
-  const gpushm::generation generation = what.generation;
-  const std::string kept_name = what.name;
-  const bool is_published = what.published;
+  const auto [holders, has_more] = choose_to_unfence(session, segment);
+  const gpushm::generation generation = segment.generation;
+  const std::string kept_name = segment.name;
+  const bool is_published = segment.published;
   constexpr std::size_t objects_of_each = 8;
   make_room_to_record(holders.size() * objects_of_each);
-  if (what.published) {
+  if (segment.published) {
     emit(event_kind::unfenced,
-         what,
-         what.leases.size() - std::min(what.leases.size(), holders.size()),
+         segment,
+         segment.leases.size() - std::min(segment.leases.size(), holders.size()),
          sessions_.at(*holders.begin()).who->pid,
          asks);
   }
@@ -250,9 +250,9 @@ bool domain::resume_some(session_id session) noexcept {
       transfer(*segments_.at(next), from->first, session);
     } else if (!gone.awaiting_reply.empty() || !gone.queued_questions.empty()) {
       // Sent again once it has reported what it keeps.
-      auto& of = gone.awaiting_reply.empty() ? gone.queued_questions : gone.awaiting_reply;
-      const std::uint64_t id = *of.begin();
-      successor.queued_questions.insert(of.extract(of.begin()));
+      auto& questions = gone.awaiting_reply.empty() ? gone.queued_questions : gone.awaiting_reply;
+      const std::uint64_t id = *questions.begin();
+      successor.queued_questions.insert(questions.extract(questions.begin()));
       if (const auto question = confirming_.find(id); question != confirming_.end()) {
         question->second.exporter = session;
         question->second.sent = false;
@@ -271,33 +271,33 @@ bool domain::resume_some(session_id session) noexcept {
 }
 
 /// Everything that a session has of this segment.
-void domain::transfer(segment& what, session_id from, session_id to) noexcept {
-  participant& gone = sessions_.at(from);
-  participant& successor = sessions_.at(to);
-  successor.leased.insert(gone.leased.extract(what.generation));
-  successor.created.insert(gone.created.extract(what.generation));
-  if (const auto at = gone.unpublished.find(what.name);
-      at != gone.unpublished.end() && at->second == &what) {
+void domain::transfer(segment& segment, session_id source, session_id target) noexcept {
+  participant& gone = sessions_.at(source);
+  participant& successor = sessions_.at(target);
+  successor.leased.insert(gone.leased.extract(segment.generation));
+  successor.created.insert(gone.created.extract(segment.generation));
+  if (const auto at = gone.unpublished.find(segment.name);
+      at != gone.unpublished.end() && at->second == &segment) {
     successor.unpublished.insert(gone.unpublished.extract(at));
   }
-  if (what.creator_session == from) {
-    what.creator_session = to;
-    note(record_kind::segment, what.generation);
+  if (segment.creator_session == source) {
+    segment.creator_session = target;
+    note(record_kind::segment, segment.generation);
   }
-  for (lease& held : what.leases) {
-    if (held.holder != from) {
+  for (lease& held : segment.leases) {
+    if (held.holder != source) {
       continue;
     }
-    note(record_kind::lease, what.generation, from);
-    note(record_kind::lease, what.generation, to);
-    held.holder = to;
+    note(record_kind::lease, segment.generation, source);
+    note(record_kind::lease, segment.generation, target);
+    held.holder = target;
     held.kept = false;
-    if (what.creator_session != to) {  // the creator's is charged with the segment
+    if (segment.creator_session != target) {  // the creator's is charged with the segment
       successor.held.charge(resource::memory_bytes, cost::lease);
       gone.held.release(resource::memory_bytes, cost::lease);
     }
   }
-  wake_after_fence(what.name);
+  wake_after_fence(segment.name);
 }
 
 void domain::keep(session_id session,
@@ -314,11 +314,11 @@ void domain::keep(session_id session,
   }
   // Everything that may fail comes first.
   const auto lease_of = [&](gpushm::generation generation) -> lease* {
-    const auto found = segments_.find(generation);
-    if (found == segments_.end()) {
+    const auto segment = segments_.find(generation);
+    if (segment == segments_.end()) {
       return nullptr;
     }
-    auto& leases = found->second->leases;
+    auto& leases = segment->second->leases;
     const auto own = std::find_if(
         leases.begin(), leases.end(), [&](const lease& held) { return held.holder == session; });
     return own == leases.end() ? nullptr : &*own;

@@ -12,8 +12,8 @@ namespace gpushm::core {
 
 namespace {
 
-bool is_another(const open_request& request, const segment& found) {
-  return request.generation != 0 && request.generation != found.generation;
+bool is_another(const open_request& request, const segment& segment) {
+  return request.generation != 0 && request.generation != segment.generation;
 }
 
 error replaced() {
@@ -55,76 +55,81 @@ void release_waiting_open(charges& held, const open_request& request) noexcept {
 
 }  // namespace
 
-void domain::take_lease(session_id session, segment& what) {
-  const auto at = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& held) {
-    return held.holder == session;
-  });
-  note(record_kind::lease, what.generation, session);
-  if (at != what.leases.end()) {
+void domain::take_lease(session_id session, segment& segment) {
+  const auto at = std::find_if(segment.leases.begin(),
+                               segment.leases.end(),
+                               [&](const lease& held) { return held.holder == session; });
+  note(record_kind::lease, segment.generation, session);
+  if (at != segment.leases.end()) {
     ++at->count;
     return;
   }
   participant& holder = find_session(session);
   // Grow geometrically: growing by one would copy all leases at each open.
-  if (what.leases.size() == what.leases.capacity()) {
-    what.leases.reserve(what.leases.size() * 2 + 1);
+  if (segment.leases.size() == segment.leases.capacity()) {
+    segment.leases.reserve(segment.leases.size() * 2 + 1);
   }
-  make_room(what.leases.capacity(), 0);
+  make_room(segment.leases.capacity(), 0);
   // The creator's is charged with the segment.
-  const std::uint64_t memory = session == what.creator_session ? 0 : cost::lease;
+  const std::uint64_t memory = session == segment.creator_session ? 0 : cost::lease;
   holder.held.take(resource::memory_bytes, memory);
   try {
-    holder.leased.insert(what.generation);
+    holder.leased.insert(segment.generation);
   } catch (...) {
     holder.held.release(resource::memory_bytes, memory);
     throw;
   }
-  what.leases.push_back({session, 1});
+  segment.leases.push_back({session, 1});
   ++lease_count_;
-  if (session != what.creator_session) {
-    emit(event_kind::opened, what, holder.who);
+  if (session != segment.creator_session) {
+    emit(event_kind::opened, segment, holder.who);
   }
 }
 
-void domain::end_lease(
-    session_id session, segment& what, std::uint32_t count, bool never_mapped, const actor& by) {
-  const auto at = std::find_if(what.leases.begin(), what.leases.end(), [&](const lease& held) {
-    return held.holder == session;
-  });
-  if (at == what.leases.end()) {
+void domain::end_lease(session_id session,
+                       segment& segment,
+                       std::uint32_t count,
+                       bool never_mapped,
+                       const actor& actor) {
+  const auto at = std::find_if(segment.leases.begin(),
+                               segment.leases.end(),
+                               [&](const lease& held) { return held.holder == session; });
+  if (at == segment.leases.end()) {
     return;
   }
-  note(record_kind::lease, what.generation, session);
+  note(record_kind::lease, segment.generation, session);
   at->count -= std::min(at->count, count);
   at->used = at->used || !never_mapped;
   if (at->count != 0) {
     return;
   }
-  what.used = what.used || (at->used && session != what.creator_session);
-  note(record_kind::segment, what.generation);
-  what.leases.erase(at);
+  segment.used = segment.used || (at->used && session != segment.creator_session);
+  note(record_kind::segment, segment.generation);
+  segment.leases.erase(at);
   --lease_count_;
   if (const auto holder = sessions_.find(session); holder != sessions_.end()) {
-    holder->second.leased.erase(what.generation);
-    if (session != what.creator_session) {  // the creator's is charged with the segment
+    holder->second.leased.erase(segment.generation);
+    if (session != segment.creator_session) {  // the creator's is charged with the segment
       holder->second.held.release(resource::memory_bytes, cost::lease);
     }
   }
-  const bool others = std::any_of(what.leases.begin(), what.leases.end(), [&](const lease& held) {
-    return held.holder != what.creator_session;
-  });
+  const bool others =
+      std::any_of(segment.leases.begin(), segment.leases.end(), [&](const lease& held) {
+        return held.holder != segment.creator_session;
+      });
   // Failed imports cause no event for producers that wait for their consumers to finish.
-  if (what.published && !others && session != what.creator_session &&
-      std::exchange(what.used, false)) {
-    emit(event_kind::released, what, by ? by : actor_of(session));
+  if (segment.published && !others && session != segment.creator_session &&
+      std::exchange(segment.used, false)) {
+    emit(event_kind::released, segment, actor ? actor : actor_of(session));
   }
-  if (base::ends_with_creator(what.backend) && session == what.creator_session && !what.removed) {
-    unname(what);
-    if (what.published) {
-      emit(event_kind::removed, what, by ? by : actor_of(session));
+  if (base::ends_with_creator(segment.backend) && session == segment.creator_session &&
+      !segment.removed) {
+    unname(segment);
+    if (segment.published) {
+      emit(event_kind::removed, segment, actor ? actor : actor_of(session));
     }
   }
-  free_if_unused(what);
+  free_if_unused(segment);
 }
 
 void domain::release(session_id session,
@@ -136,23 +141,23 @@ void domain::release(session_id session,
   }
 }
 
-void domain::grant_or_refuse(session_id session, const open_request& request, segment& found) {
+void domain::grant_or_refuse(session_id session, const open_request& request, segment& segment) {
   or_refuse(session, request, [&] {
-    if (is_another(request, found)) {
+    if (is_another(request, segment)) {
       throw replaced();
     }
-    if (request.expected_size_bytes != 0 && request.expected_size_bytes != found.size_bytes) {
+    if (request.expected_size_bytes != 0 && request.expected_size_bytes != segment.size_bytes) {
       throw error(errc::size_mismatch,
                   {},
                   {},
-                  "the segment has " + std::to_string(found.size_bytes) +
+                  "the segment has " + std::to_string(segment.size_bytes) +
                       " bytes, not the expected " + std::to_string(request.expected_size_bytes),
                   "expect the size that `gpushm stat` shows");
     }
-    if (!base::is_only_fetched(found.backend)) {
-      take_lease(session, found);
+    if (!base::is_only_fetched(segment.backend)) {
+      take_lease(session, segment);
     }
-    reply(session, request, found);
+    reply(session, request, segment);
   });
 }
 
@@ -184,9 +189,9 @@ void domain::open(session_id session, const open_request& request) {
 
 void domain::confirm_with_exporter(session_id session,
                                    open_request request,
-                                   const segment& found,
+                                   const segment& segment,
                                    time_point since) {
-  if (is_another(request, found)) {
+  if (is_another(request, segment)) {
     throw replaced();
   }
   participant& waiter = find_session(session);
@@ -198,7 +203,7 @@ void domain::confirm_with_exporter(session_id session,
                     " opens of this connection wait for exporters, the limit",
                 "open fewer segments at once");
   }
-  const auto creator = sessions_.find(found.creator_session);
+  const auto creator = sessions_.find(segment.creator_session);
   if (creator == sessions_.end()) {  // ended; its segments are freed in `work`
     throw before_timeout(exporter_died(), request);
   }
@@ -212,11 +217,12 @@ void domain::confirm_with_exporter(session_id session,
   try {
     confirming_.emplace(
         id,
-        waiting_confirmation{session, request, found.generation, deadline, found.creator_session});
+        waiting_confirmation{
+            session, request, segment.generation, deadline, segment.creator_session});
     deadlines_.add({deadline, deadline_queue::kind::confirmation, id});
-    confirming_opens& same = confirming_by_generation_[found.generation];
+    confirming_opens& same = confirming_by_generation_[segment.generation];
     if (same.ids.empty()) {
-      same.place.assign(1, found.generation);
+      same.place.assign(1, segment.generation);
     }
     same.ids.insert(id);
     make_room(0, same.ids.size());  // all are refused if the exporter ends
@@ -226,11 +232,11 @@ void domain::confirm_with_exporter(session_id session,
   } catch (...) {
     waiter.confirming.erase(id);
     deadlines_.erase({deadline, deadline_queue::kind::confirmation, id});
-    if (const auto of = confirming_by_generation_.find(found.generation);
-        of != confirming_by_generation_.end()) {
-      of->second.ids.erase(id);
-      if (of->second.ids.empty()) {
-        confirming_by_generation_.erase(of);
+    if (const auto confirming_by_generation = confirming_by_generation_.find(segment.generation);
+        confirming_by_generation != confirming_by_generation_.end()) {
+      confirming_by_generation->second.ids.erase(id);
+      if (confirming_by_generation->second.ids.empty()) {
+        confirming_by_generation_.erase(confirming_by_generation);
       }
     }
     confirming_.erase(id);
@@ -241,11 +247,11 @@ void domain::confirm_with_exporter(session_id session,
   note(record_kind::confirmation, id);
   if (!waited_before) {
     const bool fits =
-        request.expected_size_bytes == 0 || request.expected_size_bytes == found.size_bytes;
+        request.expected_size_bytes == 0 || request.expected_size_bytes == segment.size_bytes;
     effects_.waits.push_back(
-        {session, request.request, request.index, fits ? found.shared_from_this() : nullptr});
+        {session, request.request, request.index, fits ? segment.shared_from_this() : nullptr});
   }
-  send_questions(found.creator_session);
+  send_questions(segment.creator_session);
 }
 
 /// Sends an exporter only as many questions as fit into its socket: it may be busy or stopped.
@@ -297,10 +303,10 @@ domain::waiting_confirmation domain::take_confirmation(std::uint64_t id) {
   note(record_kind::confirmation, id);
   confirming_.erase(at);
   deadlines_.erase({taken.deadline, deadline_queue::kind::confirmation, id});
-  const auto of = confirming_by_generation_.find(taken.generation);
-  of->second.ids.erase(id);
-  if (of->second.ids.empty()) {
-    confirming_by_generation_.erase(of);
+  const auto confirming_by_generation = confirming_by_generation_.find(taken.generation);
+  confirming_by_generation->second.ids.erase(id);
+  if (confirming_by_generation->second.ids.empty()) {
+    confirming_by_generation_.erase(confirming_by_generation);
   }
   if (const auto waiter = sessions_.find(taken.session); waiter != sessions_.end()) {
     waiter->second.confirming.erase(id);
@@ -322,19 +328,19 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
   if (at == confirming_.end()) {
     return;
   }
-  const auto found = segments_.find(at->second.generation);
-  if (found != segments_.end() && found->second->creator_session != exporter) {
+  const auto entry = segments_.find(at->second.generation);
+  if (entry != segments_.end() && entry->second->creator_session != exporter) {
     return;  // not the exporter of this segment
   }
   const waiting_confirmation waiting = take_confirmation(confirmation);
-  if (found == segments_.end() || found->second->removed) {
+  if (entry == segments_.end() || entry->second->removed) {
     // The name may belong to another segment, or the open may wait for it.
     open(waiting.session, waiting.request);
     return;
   }
-  segment& what = *found->second;
+  segment& segment = *entry->second;
   if (result == verdict::unchanged) {
-    grant_or_refuse(waiting.session, waiting.request, what);
+    grant_or_refuse(waiting.session, waiting.request, segment);
     return;
   }
   refuse_with(waiting.session, waiting.request, [&] {
@@ -347,17 +353,17 @@ void domain::confirmed(session_id exporter, std::uint64_t confirmation, verdict 
                  "unshare before freeing, and share the new memory");
   });
   // Its memory is no longer valid.
-  unname(what);
-  emit(event_kind::removed, what, actor_of(exporter));
-  free_if_unused(what);
+  unname(segment);
+  emit(event_kind::removed, segment, actor_of(exporter));
+  free_if_unused(segment);
 }
 
-void domain::question_not_sent(const question& what) {
-  if (const auto exporter = sessions_.find(what.exporter); exporter != sessions_.end()) {
-    exporter->second.awaiting_reply.erase(what.confirmation);
+void domain::question_not_sent(const question& question) {
+  if (const auto exporter = sessions_.find(question.exporter); exporter != sessions_.end()) {
+    exporter->second.awaiting_reply.erase(question.confirmation);
   }
-  if (confirming_.contains(what.confirmation)) {
-    const waiting_confirmation open = take_confirmation(what.confirmation);
+  if (confirming_.contains(question.confirmation)) {
+    const waiting_confirmation open = take_confirmation(question.confirmation);
     refuse(open.session, open.request, std::nullopt);
   }
 }
@@ -410,8 +416,8 @@ void domain::wait(session_id session, open_request request) {
 bool domain::cancel(session_id session,
                     std::uint64_t request,
                     std::optional<std::uint32_t> index) noexcept {
-  const auto of = sessions_.find(session);
-  if (of == sessions_.end()) {
+  const auto entry = sessions_.find(session);
+  if (entry == sessions_.end()) {
     return false;
   }
   bool any = false;
@@ -425,20 +431,21 @@ bool domain::cancel(session_id session,
       }
     }
   };
-  take_all(
-      of->second.waiting, waiting_, [&](std::uint64_t id) { static_cast<void>(take_waiting(id)); });
-  take_all(of->second.confirming, confirming_, [&](std::uint64_t id) {
+  take_all(entry->second.waiting, waiting_, [&](std::uint64_t id) {
+    static_cast<void>(take_waiting(id));
+  });
+  take_all(entry->second.confirming, confirming_, [&](std::uint64_t id) {
     static_cast<void>(take_confirmation(id));
   });
   return any;
 }
 
 bool domain::cancel_some(session_id session, std::uint64_t request) noexcept {
-  const auto of = sessions_.find(session);
-  if (of == sessions_.end()) {
+  const auto entry = sessions_.find(session);
+  if (entry == sessions_.end()) {
     return false;
   }
-  participant& waiter = of->second;
+  participant& waiter = entry->second;
   const auto is_of_request = [&](const auto& opens) {
     return [&](std::uint64_t id) { return opens.find(id)->second.request.request == request; };
   };

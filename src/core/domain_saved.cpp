@@ -30,8 +30,8 @@ const typename Map::mapped_type* find_in(const Map& map, const typename Map::key
 
 }  // namespace
 
-saved_value domain::saved(const record_name& which) const {
-  switch (which.kind) {
+saved_value domain::saved(const record_name& name) const {
+  switch (name.kind) {
     case record_kind::numbers:
       return saved_numbers{next_generation_,
                            next_waiting_,
@@ -40,7 +40,7 @@ saved_value domain::saved(const record_name& which) const {
                            next_session_,
                            next_change_};
     case record_kind::session:
-      if (const participant* const from = find_in(sessions_, which.first)) {
+      if (const participant* const from = find_in(sessions_, name.first)) {
         saved_session to;
         to.who = *from->who;
         if (from->lost) {
@@ -52,7 +52,7 @@ saved_value domain::saved(const record_name& which) const {
       }
       break;
     case record_kind::segment:
-      if (const auto* const at = find_in(segments_, which.first)) {
+      if (const auto* const at = find_in(segments_, name.first)) {
         const segment& from = **at;
         saved_segment to;
         static_cast<reservation&>(to) = static_cast<const reservation&>(from);
@@ -69,38 +69,37 @@ saved_value domain::saved(const record_name& which) const {
       }
       break;
     case record_kind::metadata:
-      if (const auto* const at = find_in(segments_, which.first);
-          at != nullptr && (*at)->metadata) {
+      if (const auto* const at = find_in(segments_, name.first); at != nullptr && (*at)->metadata) {
         return saved_metadata{(*at)->metadata->bytes};
       }
       break;
     case record_kind::lease:
-      if (const auto* const at = find_in(segments_, which.first)) {
+      if (const auto* const at = find_in(segments_, name.first)) {
         for (const lease& held : (*at)->leases) {
-          if (held.holder == which.second) {
+          if (held.holder == name.second) {
             return saved_lease{held.count, held.used, held.kept};
           }
         }
       }
       break;
     case record_kind::subscription:
-      if (const participant* const of = find_in(sessions_, which.first);
+      if (const participant* const of = find_in(sessions_, name.first);
           of == nullptr || of->subscriptions == 0) {
         break;  // all of them have ended, with no look at those of others
       }
       for (const subscription& each : subscriptions_) {
-        if (each.session == which.first && each.id == which.second) {
+        if (each.session == name.first && each.id == name.second) {
           return saved_subscription{each.prefix};
         }
       }
       break;
     case record_kind::waiting:
-      if (const waiting_open* const from = find_in(waiting_, which.first)) {
+      if (const waiting_open* const from = find_in(waiting_, name.first)) {
         return saved_open{from->session, from->request};
       }
       break;
     case record_kind::confirmation:
-      if (const waiting_confirmation* const from = find_in(confirming_, which.first)) {
+      if (const waiting_confirmation* const from = find_in(confirming_, name.first)) {
         return saved_confirmation{from->session,
                                   from->request,
                                   from->generation,
@@ -111,20 +110,20 @@ saved_value domain::saved(const record_name& which) const {
       break;
     case record_kind::end:
       for (const ended_session& each : ended_) {
-        if (each.session == which.first && each.has_leases()) {
+        if (each.session == name.first && each.has_leases()) {
           return saved_end{*each.who, static_cast<std::uint8_t>(each.how)};
         }
       }
       break;
     case record_kind::unkept:
       for (const unkept& each : unkept_) {
-        if (each.session == which.first) {
-          return saved_part(each, which.second);
+        if (each.session == name.first) {
+          return saved_part(each, name.second);
         }
       }
       break;
     case record_kind::dead_name:
-      if (const dead_name* const dead = find_in(dead_names_in_order_, which.first)) {
+      if (const dead_name* const dead = find_in(dead_names_in_order_, name.first)) {
         return saved_dead_name{dead->name, dead->device_lost};
       }
       break;
@@ -132,20 +131,20 @@ saved_value domain::saved(const record_name& which) const {
   return {};
 }
 
-saved_value domain::saved_part(const unkept& of, std::uint64_t part) {
-  const auto all = static_cast<std::ptrdiff_t>(of.left.size());
-  const auto from = std::min(static_cast<std::ptrdiff_t>(part * unkept::part_size), all);
-  const auto to = std::min(from + static_cast<std::ptrdiff_t>(unkept::part_size), all);
+saved_value domain::saved_part(const unkept& unkept, std::uint64_t part) {
+  const auto count = static_cast<std::ptrdiff_t>(unkept.left.size());
+  const auto from = std::min(static_cast<std::ptrdiff_t>(part * unkept::part_size), count);
+  const auto to = std::min(from + static_cast<std::ptrdiff_t>(unkept::part_size), count);
   if (from == to) {
     return {};
   }
-  return saved_unkept{{of.left.begin() + from, of.left.begin() + to}};
+  return saved_unkept{{unkept.left.begin() + from, unkept.left.begin() + to}};
 }
 
 saved_state domain::save() const {
   saved_state result;
-  visit_saved([&](const record_name& which, saved_value value) {
-    result.records.emplace(which, std::move(value));
+  visit_saved([&](const record_name& name, saved_value value) {
+    result.records.emplace(name, std::move(value));
   });
   return result;
 }
@@ -197,9 +196,9 @@ domain::domain(std::string name,
                std::uint32_t owner_uid,
                const limits& bounds,
                std::shared_ptr<process_budget> process,
-               saved_state& from)
+               saved_state& state)
     : domain(std::move(name), owner_uid, bounds, std::move(process)) {
-  for (auto& [which, value] : from.records) {
+  for (auto& [which, value] : state.records) {
     const std::uint64_t key = which.first;
     if (const auto* const numbers = std::get_if<saved_numbers>(&value)) {
       next_generation_ = numbers->next_generation;
@@ -210,8 +209,8 @@ domain::domain(std::string name,
       next_change_ = numbers->next_change;
     } else if (const auto* const session = std::get_if<saved_session>(&value)) {
       restore_session(key, *session);
-    } else if (const auto* const found = std::get_if<saved_segment>(&value)) {
-      restore_segment(key, *found);
+    } else if (const auto* const segment = std::get_if<saved_segment>(&value)) {
+      restore_segment(key, *segment);
     } else if (auto* const metadata = std::get_if<saved_metadata>(&value)) {
       restore_metadata(key, std::move(*metadata));
     } else if (const auto* const held = std::get_if<saved_lease>(&value)) {
@@ -235,172 +234,178 @@ domain::domain(std::string name,
   restore_indexes();
 }
 
-void domain::restore_session(session_id id, const saved_session& from) {
+void domain::restore_session(session_id id, const saved_session& session) {
   participant to;
-  to.who = std::make_shared<const peer>(from.who);
-  to.is_operator = is_owner(from.who);
-  to.held = charges_of(from.who);
+  to.who = std::make_shared<const peer>(session.who);
+  to.is_operator = is_owner(session.who);
+  to.held = charges_of(session.who);
   to.held.charge(resource::memory_bytes, cost::connection);
-  to.held.charge(resource::connections, from.lost ? 0 : 1);
-  to.held.charge(
-      resource::descriptors,
-      from.lost ? std::min(limits_.descriptors_per_session, limits_.descriptors_per_ending_session)
-                : limits_.descriptors_per_session);
-  if (from.lost) {
-    to.lost = participant::loss{from.lost->since, from.lost->waits_for};
+  to.held.charge(resource::connections, session.lost ? 0 : 1);
+  to.held.charge(resource::descriptors,
+                 session.lost ? std::min(limits_.descriptors_per_session,
+                                         limits_.descriptors_per_ending_session)
+                              : limits_.descriptors_per_session);
+  if (session.lost) {
+    to.lost = participant::loss{session.lost->since, session.lost->waits_for};
     ++ending_sessions_;
   }
-  if (from.kept) {
-    to.kept = from.kept;
+  if (session.kept) {
+    to.kept = session.kept;
     std::sort(to.kept->begin(), to.kept->end());
   }
-  to.resumes = from.resumes;
+  to.resumes = session.resumes;
   to.over.emplace_back();
   sessions_.emplace(id, std::move(to));
   next_session_ = std::max(next_session_, id + 1);
 }
 
-std::shared_ptr<charges> domain::charges_of_existing(const reservation& what, const peer& creator) {
+std::shared_ptr<charges> domain::charges_of_existing(const reservation& reservation,
+                                                     const peer& creator) {
   auto result = std::make_shared<charges>(charges_of(creator));
-  const budget::amounts price = cost_of(what);
+  const budget::amounts price = cost_of(reservation);
   for (std::size_t i = 0; i != price.size(); ++i) {
     if (const auto each = static_cast<resource>(i); each != resource::gpu_bytes) {
       result->charge(each, price[i]);
     } else if (price[i] != 0) {
-      result->charge_on(what.device.uuid, price[i]);
+      result->charge_on(reservation.device.uuid, price[i]);
     }
   }
   return result;
 }
 
-void domain::restore_segment(gpushm::generation generation, const saved_segment& from) {
+void domain::restore_segment(gpushm::generation generation, const saved_segment& saved) {
   require(generation != 0 && generation < next_generation_,
           "a segment has a generation that was not given out");
   segment& to = *segments_.emplace(generation, std::make_shared<segment>()).first->second;
-  static_cast<reservation&>(to) = static_cast<const reservation&>(from);
+  static_cast<reservation&>(to) = static_cast<const reservation&>(saved);
   to.generation = generation;
-  to.slot = from.slot;
-  to.attached_chunks = from.attached_chunks;
-  to.published = from.published;
-  to.removed = from.removed;
-  to.used = from.used;
-  to.creator = from.creator;
-  to.creator_session = from.creator_session;
-  to.exporter_gone = from.exporter_gone;
-  to.device_lost = from.device_lost;
+  to.slot = saved.slot;
+  to.attached_chunks = saved.attached_chunks;
+  to.published = saved.published;
+  to.removed = saved.removed;
+  to.used = saved.used;
+  to.creator = saved.creator;
+  to.creator_session = saved.creator_session;
+  to.exporter_gone = saved.exporter_gone;
+  to.device_lost = saved.device_lost;
   require(slots_.take({to.slot, generation, to.state()}),
           "a segment has a slot that does not exist, or that of another one");
-  to.held = charges_of_existing(from, from.creator);
-  const auto creator = sessions_.find(from.creator_session);
+  to.held = charges_of_existing(saved, saved.creator);
+  const auto creator = sessions_.find(saved.creator_session);
   if (creator != sessions_.end()) {
     creator->second.created.insert(generation);
   }
-  if (from.removed) {
+  if (saved.removed) {
     return;
   }
-  require((from.published ? published_ : reserved_).emplace(to.name, &to).second,
+  require((saved.published ? published_ : reserved_).emplace(to.name, &to).second,
           "two segments have one name");
-  if (!from.published && creator != sessions_.end()) {
+  if (!saved.published && creator != sessions_.end()) {
     creator->second.unpublished.emplace(to.name, &to);
   }
 }
 
-void domain::restore_metadata(gpushm::generation generation, saved_metadata from) {
-  const auto of = segments_.find(generation);
-  require(of != segments_.end(), "metadata belongs to no segment");
+void domain::restore_metadata(gpushm::generation generation, saved_metadata metadata) {
+  const auto segment = segments_.find(generation);
+  require(segment != segments_.end(), "metadata belongs to no segment");
   auto kept = std::make_shared<metadata_block>();
-  kept->bytes = std::move(from.bytes);
-  kept->held = of->second->held;
-  of->second->held->charge(resource::memory_bytes, kept->bytes.size());
-  of->second->metadata = std::move(kept);
+  kept->bytes = std::move(metadata.bytes);
+  kept->held = segment->second->held;
+  segment->second->held->charge(resource::memory_bytes, kept->bytes.size());
+  segment->second->metadata = std::move(kept);
 }
 
 void domain::restore_lease(gpushm::generation generation,
                            session_id holder,
-                           const saved_lease& from) {
-  const auto of = segments_.find(generation);
-  require(of != segments_.end(), "a lease belongs to no segment");
-  segment& what = *of->second;
-  what.leases.push_back({holder, from.count, from.used, from.kept});
+                           const saved_lease& lease) {
+  const auto entry = segments_.find(generation);
+  require(entry != segments_.end(), "a lease belongs to no segment");
+  segment& segment = *entry->second;
+  segment.leases.push_back({holder, lease.count, lease.used, lease.kept});
   ++lease_count_;
-  make_room(what.leases.size(), 0);
+  make_room(segment.leases.size(), 0);
   const auto at = sessions_.find(holder);
   if (at == sessions_.end()) {
     return;  // of an ended session
   }
   at->second.leased.insert(generation);
-  if (holder != what.creator_session) {
+  if (holder != segment.creator_session) {
     at->second.held.charge(resource::memory_bytes, cost::lease);
   }
 }
 
 void domain::restore_subscription(session_id session,
                                   std::uint64_t id,
-                                  const saved_subscription& from) {
+                                  const saved_subscription& subscription) {
   const auto at = sessions_.find(session);
   require(at != sessions_.end(), "a subscription belongs to no session");
   at->second.held.charge(resource::subscriptions, 1);
-  at->second.held.charge(resource::memory_bytes, cost::subscription + from.prefix.size());
+  at->second.held.charge(resource::memory_bytes, cost::subscription + subscription.prefix.size());
   ++at->second.subscriptions;
-  subscriptions_.push_back({session, id, from.prefix, next_place_++});
+  subscriptions_.push_back({session, id, subscription.prefix, next_place_++});
 }
 
-void domain::restore_waiting(std::uint64_t id, const saved_open& from) {
-  const auto at = sessions_.find(from.session);
+void domain::restore_waiting(std::uint64_t id, const saved_open& open) {
+  const auto at = sessions_.find(open.session);
   require(at != sessions_.end(), "an open belongs to no session");
-  require(id < next_waiting_ && from.request.deadline,
+  require(id < next_waiting_ && open.request.deadline,
           "an open waits under a number that was not given out, or forever");
-  waiting_.emplace(id, waiting_open{from.session, from.request});
+  waiting_.emplace(id, waiting_open{open.session, open.request});
   at->second.held.charge(resource::waiting_opens, 1);
-  at->second.held.charge(resource::memory_bytes, cost::waiting_open(from.request.name.size()));
+  at->second.held.charge(resource::memory_bytes, cost::waiting_open(open.request.name.size()));
   at->second.waiting.insert(id);
-  deadlines_.add({*from.request.deadline, deadline_queue::kind::waiting, id});
-  name_waiters& same = waiting_by_name_[from.request.name];
+  deadlines_.add({*open.request.deadline, deadline_queue::kind::waiting, id});
+  name_waiters& same = waiting_by_name_[open.request.name];
   if (same.ids.empty()) {
-    same.place.assign(1, from.request.name);
+    same.place.assign(1, open.request.name);
   }
   same.ids.insert(id);
 }
 
-void domain::restore_confirmation(std::uint64_t id, const saved_confirmation& from) {
-  const auto at = sessions_.find(from.session);
+void domain::restore_confirmation(std::uint64_t id, const saved_confirmation& confirmation) {
+  const auto at = sessions_.find(confirmation.session);
   require(at != sessions_.end(), "an open belongs to no session");
   require(id < next_confirmation_, "a confirmation has a number that was not given out");
-  confirming_.emplace(
-      id,
-      waiting_confirmation{
-          from.session, from.request, from.generation, from.deadline, from.exporter, from.sent});
+  confirming_.emplace(id,
+                      waiting_confirmation{confirmation.session,
+                                           confirmation.request,
+                                           confirmation.generation,
+                                           confirmation.deadline,
+                                           confirmation.exporter,
+                                           confirmation.sent});
   at->second.held.charge(resource::waiting_opens, 1);
-  at->second.held.charge(resource::memory_bytes, cost::waiting_open(from.request.name.size()));
+  at->second.held.charge(resource::memory_bytes,
+                         cost::waiting_open(confirmation.request.name.size()));
   at->second.confirming.insert(id);
-  deadlines_.add({from.deadline, deadline_queue::kind::confirmation, id});
-  confirming_opens& same = confirming_by_generation_[from.generation];
+  deadlines_.add({confirmation.deadline, deadline_queue::kind::confirmation, id});
+  confirming_opens& same = confirming_by_generation_[confirmation.generation];
   if (same.ids.empty()) {
-    same.place.assign(1, from.generation);
+    same.place.assign(1, confirmation.generation);
   }
   same.ids.insert(id);
   make_room(0, same.ids.size());
-  if (const auto exporter = sessions_.find(from.exporter); exporter != sessions_.end()) {
-    (from.sent ? exporter->second.awaiting_reply : exporter->second.queued_questions).insert(id);
+  if (const auto exporter = sessions_.find(confirmation.exporter); exporter != sessions_.end()) {
+    (confirmation.sent ? exporter->second.awaiting_reply : exporter->second.queued_questions)
+        .insert(id);
   }
 }
 
-void domain::restore_end(session_id session, const saved_end& from) {
-  require(from.how <= static_cast<std::uint8_t>(end_kind::unfenced),
+void domain::restore_end(session_id session, const saved_end& end) {
+  require(end.how <= static_cast<std::uint8_t>(end_kind::unfenced),
           "a session has ended in an unknown way");
   ended_session& to = ended_.emplace_back();
   to.session = session;
-  to.who = std::make_shared<const peer>(from.who);
-  to.how = static_cast<end_kind>(from.how);
+  to.who = std::make_shared<const peer>(end.who);
+  to.how = static_cast<end_kind>(end.how);
 }
 
 /// The parts come in order.
-void domain::restore_unkept(session_id session, const saved_unkept& from) {
+void domain::restore_unkept(session_id session, const saved_unkept& unkept) {
   if (unkept_.empty() || unkept_.back().session != session) {
     unkept_.push_back({session, {}});
   }
   auto& left = unkept_.back().left;
-  left.insert(left.end(), from.left.begin(), from.left.end());
+  left.insert(left.end(), unkept.left.begin(), unkept.left.end());
 }
 
 void domain::restore_indexes() {
@@ -412,9 +417,9 @@ void domain::restore_indexes() {
       lost->second.lost->is_resumed = true;
     }
   }
-  for (const auto& [name, what] : reserved_) {
+  for (const auto& [name, reserved] : reserved_) {
     const segment* const published = of_name(published_, name);
-    require(published == nullptr || published->generation == what->replaces,
+    require(published == nullptr || published->generation == reserved->replaces,
             "two segments have one name");
   }
   std::unordered_map<session_id, ended_session*> over;
@@ -422,7 +427,7 @@ void domain::restore_indexes() {
     over.emplace(each.session, &each);
   }
   for (const auto& entry : segments_) {
-    const segment& what = *entry.second;
+    const segment& reserved = *entry.second;
     // What is left of an ended session: its leases, and what it has created.
     const auto ends_with = [&](session_id session) {
       if (sessions_.contains(session)) {
@@ -430,12 +435,12 @@ void domain::restore_indexes() {
       }
       const auto at = over.find(session);
       if (at != over.end()) {
-        at->second->left.insert(what.generation);
+        at->second->left.insert(reserved.generation);
       }
       return at != over.end();
     };
-    static_cast<void>(ends_with(what.creator_session));
-    for (const lease& held : what.leases) {
+    static_cast<void>(ends_with(reserved.creator_session));
+    for (const lease& held : reserved.leases) {
       // Otherwise it would never end.
       require(ends_with(held.holder), "a lease belongs to no session");
     }

@@ -30,26 +30,26 @@ domain::participant& domain::find_session(session_id id) {
   return at->second;
 }
 
-charges domain::charges_of(const peer& who) {
-  core::principal payer = who.principal;
+charges domain::charges_of(const peer& peer) {
+  core::principal payer = peer.principal;
   if (payer.key.empty()) {
-    payer = who.uid_known ? core::principal{"uid " + std::to_string(who.uid), true}
-                          : core::principal{"processes with an unknown uid", true};
+    payer = peer.uid_known ? core::principal{"uid " + std::to_string(peer.uid), true}
+                           : core::principal{"processes with an unknown uid", true};
   }
-  const auto uid = who.uid_known ? std::optional(who.uid) : std::nullopt;
-  return {budget_, budget_.account_of(payer, uid), is_owner(who)};
+  const auto uid = peer.uid_known ? std::optional(peer.uid) : std::nullopt;
+  return {budget_, budget_.account_of(payer, uid), is_owner(peer)};
 }
 
-charges domain::charges_of_connection(const peer& who) {
-  charges held = charges_of(who);
+charges domain::charges_of_connection(const peer& peer) {
+  charges held = charges_of(peer);
   held.take(resource::connections, 1);
   held.take(resource::descriptors, limits_.descriptors_per_session);
   held.take(resource::memory_bytes, cost::connection);
   return held;
 }
 
-void domain::check_room_for(const peer& who) {
-  static_cast<void>(charges_of_connection(who));
+void domain::check_room_for(const peer& peer) {
+  static_cast<void>(charges_of_connection(peer));
 }
 
 void domain::connect(session_id id, const peer& who, std::shared_ptr<core::payload> payload) {
@@ -83,8 +83,8 @@ charges domain::new_charges(session_id session) {
   return {budget_, of.held.who(), of.is_operator};
 }
 
-charges domain::new_charges(const segment& what) {
-  return {budget_, what.held->who(), false};
+charges domain::new_charges(const segment& segment) {
+  return {budget_, segment.held->who(), false};
 }
 
 void domain::mute(session_id session) {
@@ -110,26 +110,27 @@ bool domain::stop_some(session_id id) {
   if (at == sessions_.end()) {
     return false;
   }
-  participant& of = at->second;
+  participant& participant = at->second;
   const bool resumes = resume_some(id);
-  for (std::size_t left = max_opens_per_turn; left != 0 && !of.waiting.empty(); --left) {
-    static_cast<void>(take_waiting(*of.waiting.begin()));
+  for (std::size_t left = max_opens_per_turn; left != 0 && !participant.waiting.empty(); --left) {
+    static_cast<void>(take_waiting(*participant.waiting.begin()));
   }
-  for (std::size_t left = max_opens_per_turn; left != 0 && !of.confirming.empty(); --left) {
-    static_cast<void>(take_confirmation(*of.confirming.begin()));
+  for (std::size_t left = max_opens_per_turn; left != 0 && !participant.confirming.empty();
+       --left) {
+    static_cast<void>(take_confirmation(*participant.confirming.begin()));
   }
-  return resumes || !of.waiting.empty() || !of.confirming.empty();
+  return resumes || !participant.waiting.empty() || !participant.confirming.empty();
 }
 
 /// Ends everything that could send to the session. It has everything of the one that it resumes.
-void domain::stop_requests(session_id id, participant& of) {
+void domain::stop_requests(session_id id, participant& participant) {
   while (resume_some(id)) {
   }
-  while (!of.waiting.empty()) {
-    static_cast<void>(take_waiting(*of.waiting.begin()));
+  while (!participant.waiting.empty()) {
+    static_cast<void>(take_waiting(*participant.waiting.begin()));
   }
-  while (!of.confirming.empty()) {
-    static_cast<void>(take_confirmation(*of.confirming.begin()));
+  while (!participant.confirming.empty()) {
+    static_cast<void>(take_confirmation(*participant.confirming.begin()));
   }
   mute(id);
 }
@@ -166,8 +167,8 @@ void domain::disconnect(session_id id, bool clean) {
   auto node = sessions_.extract(at);
   participant& gone = node.mapped();
   ending_sessions_ -= gone.lost ? 1U : 0U;
-  for (const resource of : {resource::connections, resource::descriptors}) {
-    gone.held.release(of, gone.held.held(of));
+  for (const resource resource : {resource::connections, resource::descriptors}) {
+    gone.held.release(resource, gone.held.held(resource));
   }
   ended_session& over = gone.over.front();
   over.session = id;
@@ -252,11 +253,11 @@ bool domain::work() {
     ended_.pop_front();
   }
   for (std::size_t some = each; some != 0 && !unkept_.empty(); --some) {
-    unkept& of = unkept_.front();
-    if (!of.left.empty() && !release_next(of)) {
+    unkept& unkept = unkept_.front();
+    if (!unkept.left.empty() && !release_next(unkept)) {
       break;
     }
-    if (of.left.empty()) {
+    if (unkept.left.empty()) {
       unkept_.pop_front();
     }
   }
@@ -266,109 +267,112 @@ bool domain::work() {
 /// Returns false if it must wait for capacity for its effects.
 bool domain::end_next_lease(ended_session& gone) {
   const gpushm::generation next = gone.left.empty() ? *gone.created.begin() : *gone.left.begin();
-  const auto found = segments_.find(next);
-  if (found == segments_.end()) {
+  const auto entry = segments_.find(next);
+  if (entry == segments_.end()) {
     gone.left.erase(next);
     gone.created.erase(next);
     return true;
   }
-  const std::shared_ptr<segment> what = found->second;
-  if (base::ends_with_creator(what->backend) && what->creator_session == gone.session) {
+  const std::shared_ptr<segment> segment = entry->second;
+  if (base::ends_with_creator(segment->backend) && segment->creator_session == gone.session) {
     // Its name is taken until then, and no more opens begin to wait: the session has ended.
-    if (refuse_unconfirmed(what->generation, gone.how)) {
+    if (refuse_unconfirmed(segment->generation, gone.how)) {
       return false;
     }
   }
-  if (!has_room_to_end(*what)) {
+  if (!has_room_to_end(*segment)) {
     return false;
   }
   gone.left.erase(next);
   gone.created.erase(next);
-  end_lease_of_ended_session(gone.session, gone.who, gone.how, *what);
+  end_lease_of_ended_session(gone.session, gone.who, gone.how, *segment);
   // Only if the name is still this segment's: a new one may be next in this queue.
-  if (!what->removed) {
-    wake_after_fence(what->name);
+  if (!segment->removed) {
+    wake_after_fence(segment->name);
   }
   return true;
 }
 
-bool domain::release_next(unkept& of) {
-  const auto [generation, count] = of.left.back();
-  const auto found = segments_.find(generation);
-  if (found != segments_.end() && !has_room_to_end(*found->second)) {
+bool domain::release_next(unkept& unkept) {
+  const auto [generation, count] = unkept.left.back();
+  const auto segment = segments_.find(generation);
+  if (segment != segments_.end() && !has_room_to_end(*segment->second)) {
     return false;
   }
-  of.left.pop_back();
-  note(record_kind::unkept, of.session, of.left.size() / unkept::part_size);
-  release(of.session, generation, count);
+  unkept.left.pop_back();
+  note(record_kind::unkept, unkept.session, unkept.left.size() / unkept::part_size);
+  release(unkept.session, generation, count);
   return true;
 }
 
 void domain::end_lease_of_ended_session(session_id id,
-                                        const actor& by,
-                                        end_kind how,
-                                        segment& what) {
-  const bool created = what.creator_session == id;
-  if (how == end_kind::death && what.published) {
+                                        const actor& actor,
+                                        end_kind end,
+                                        segment& segment) {
+  const bool created = segment.creator_session == id;
+  if (end == end_kind::death && segment.published) {
     // Leases of other sessions.
-    const auto left = std::count_if(
-        what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder != id; });
-    emit(event_kind::peer_died, what, static_cast<std::size_t>(left), by->pid, by);
+    const auto left = std::count_if(segment.leases.begin(),
+                                    segment.leases.end(),
+                                    [&](const lease& l) { return l.holder != id; });
+    emit(event_kind::peer_died, segment, static_cast<std::size_t>(left), actor->pid, actor);
   }
   const auto own = std::find_if(
-      what.leases.begin(), what.leases.end(), [&](const lease& l) { return l.holder == id; });
-  const bool held = own != what.leases.end();
+      segment.leases.begin(), segment.leases.end(), [&](const lease& l) { return l.holder == id; });
+  const bool held = own != segment.leases.end();
   if (held && !created) {
-    end_lease(id, what, own->count, false, by);
+    end_lease(id, segment, own->count, false, actor);
     return;
   }
-  what.creator_session = 0;
-  note(record_kind::segment, what.generation);
-  note(record_kind::lease, what.generation, id);
+  segment.creator_session = 0;
+  note(record_kind::segment, segment.generation);
+  note(record_kind::lease, segment.generation, id);
   if (held) {
-    what.leases.erase(own);
+    segment.leases.erase(own);
     --lease_count_;
   }
-  if (base::ends_with_creator(what.backend)) {
-    end_with_exporter(what, how, by);
-  } else if ((how != end_kind::goodbye || what.backend == backend::signals) && !what.removed &&
-             is_in_use(what)) {  // nobody signals the words of such a page any more
-    what.exporter_gone = true;
-    show(what);
+  if (base::ends_with_creator(segment.backend)) {
+    end_with_exporter(segment, end, actor);
+  } else if ((end != end_kind::goodbye || segment.backend == backend::signals) &&
+             !segment.removed &&
+             is_in_use(segment)) {  // nobody signals the words of such a page any more
+    segment.exporter_gone = true;
+    show(segment);
   }
-  free_if_unused(what);
+  free_if_unused(segment);
 }
 
 /// Existing mappings stay valid; new opens fail, and the name is free for another segment.
-void domain::end_with_exporter(segment& what, end_kind how, const actor& by) {
-  const bool clean = how == end_kind::goodbye;
-  if (!what.removed) {
-    if (!clean && what.published) {
-      remember_dead(what.name);
+void domain::end_with_exporter(segment& segment, end_kind end, const actor& actor) {
+  const bool clean = end == end_kind::goodbye;
+  if (!segment.removed) {
+    if (!clean && segment.published) {
+      remember_dead(segment.name);
     }
-    unname(what, !clean);
-    if (what.published) {
-      emit(event_kind::removed, what, by);
+    unname(segment, !clean);
+    if (segment.published) {
+      emit(event_kind::removed, segment, actor);
     }
   }
-  if (refuse_unconfirmed(what.generation, how)) {  // only of `unfence`
-    refuse_later(what.generation);
+  if (refuse_unconfirmed(segment.generation, end)) {  // only of `unfence`
+    refuse_later(segment.generation);
   }
 }
 
 /// Some of the opens that wait for the exporter of the segment, which has ended. Returns true if
 /// more are left.
-bool domain::refuse_unconfirmed(gpushm::generation generation, end_kind how) {
+bool domain::refuse_unconfirmed(gpushm::generation generation, end_kind end) {
   std::size_t left = max_opens_per_turn - std::min(max_opens_per_turn, effects_.replies.size());
   for (;; --left) {
-    const auto of = confirming_by_generation_.find(generation);
-    if (of == confirming_by_generation_.end() || left == 0) {
-      return of != confirming_by_generation_.end();
+    const auto confirming_by_generation = confirming_by_generation_.find(generation);
+    if (confirming_by_generation == confirming_by_generation_.end() || left == 0) {
+      return confirming_by_generation != confirming_by_generation_.end();
     }
-    const waiting_confirmation waiting = take_confirmation(*of->second.ids.begin());
+    const waiting_confirmation waiting =
+        take_confirmation(*confirming_by_generation->second.ids.begin());
     refuse_with(waiting.session, waiting.request, [&] {
       return before_timeout(
-          how == end_kind::goodbye ? no_such_segment(waiting.request.name) : exporter_died(),
+          end == end_kind::goodbye ? no_such_segment(waiting.request.name) : exporter_died(),
           waiting.request);
     });
   }
@@ -442,15 +446,15 @@ actor domain::actor_of(session_id session) const noexcept {
   return at == sessions_.end() ? nullptr : at->second.who;
 }
 
-void domain::emit(event_kind kind, const segment& what, const actor& by) {
-  emit(kind, what, what.leases.size(), by ? by->pid : 0, by);
+void domain::emit(event_kind kind, const segment& segment, const actor& actor) {
+  emit(kind, segment, segment.leases.size(), actor ? actor->pid : 0, actor);
 }
 
 void domain::emit(event_kind kind,
-                  const segment& what,
+                  const segment& segment,
                   std::size_t leases,
                   std::int32_t peer_pid,
-                  const actor& by) {
+                  const actor& actor) {
   if (subscriptions_.empty()) {
     return;
   }
@@ -458,11 +462,11 @@ void domain::emit(event_kind kind,
     note(record_kind::numbers);
   }
   effects_.changes.push_back({kind,
-                              what.shared_from_this(),
+                              segment.shared_from_this(),
                               static_cast<std::uint32_t>(leases),
                               peer_pid,
                               0,
-                              by,
+                              actor,
                               next_change_++});
 }
 

@@ -83,8 +83,8 @@ struct record_name {
   std::uint64_t first = 0;
   std::uint64_t second = 0;
   friend bool operator==(const record_name&, const record_name&) = default;
-  friend bool operator<(const record_name& one, const record_name& two) noexcept {
-    return std::tie(one.kind, one.first, one.second) < std::tie(two.kind, two.first, two.second);
+  friend bool operator<(const record_name& name, const record_name& two) noexcept {
+    return std::tie(name.kind, name.first, name.second) < std::tie(two.kind, two.first, two.second);
   }
 };
 

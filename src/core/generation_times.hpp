@@ -38,13 +38,15 @@ class generation_times {
   }
   [[nodiscard]] bool is_empty() const noexcept { return size_ == 0; }
   /// Precondition: not `is_empty`.
-  [[nodiscard]] creation of(gpushm::generation one) const noexcept {
-    const auto all = std::span(known_).first(size_);
+  [[nodiscard]] creation of(gpushm::generation generation) const noexcept {
+    const auto entries = std::span(known_).first(size_);
     const auto after = std::upper_bound(
-        all.begin(), all.end(), one, [](gpushm::generation value, const entry& each) {
-          return value < each.first;
-        });
-    return after == all.begin() ? creation{all.front().at, false} : creation{(after - 1)->at};
+        entries.begin(),
+        entries.end(),
+        generation,
+        [](gpushm::generation value, const entry& each) { return value < each.first; });
+    return after == entries.begin() ? creation{entries.front().at, false}
+                                    : creation{(after - 1)->at};
   }
 
  private:

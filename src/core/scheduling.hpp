@@ -11,9 +11,9 @@ namespace gpushm::core {
 inline constexpr std::string_view unidentified_processes = "unidentified processes";
 
 /// The party whose turns and queues a principal's work takes: the one that its usage is charged to,
-/// so that forking gains nothing. Valid as long as `who`.
-[[nodiscard]] inline std::string_view scheduling_key(const principal& who) noexcept {
-  return who.vouched_for ? std::string_view(who.key) : unidentified_processes;
+/// so that forking gains nothing. Valid as long as `principal`.
+[[nodiscard]] inline std::string_view scheduling_key(const principal& principal) noexcept {
+  return principal.vouched_for ? std::string_view(principal.key) : unidentified_processes;
 }
 
 }  // namespace gpushm::core

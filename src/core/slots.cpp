@@ -49,14 +49,14 @@ std::uint32_t slot_table::take() {
   return static_cast<std::uint32_t>(slot);
 }
 
-bool slot_table::take(const slot_word& what) {
-  const std::size_t group = what.slot / group_size;
-  if (what.slot >= slots_ ||
-      (group < used_.size() && (used_[group] >> (what.slot % group_size) & 1U) != 0)) {
+bool slot_table::take(const slot_word& word) {
+  const std::size_t group = word.slot / group_size;
+  if (word.slot >= slots_ ||
+      (group < used_.size() && (used_[group] >> (word.slot % group_size) & 1U) != 0)) {
     return false;
   }
-  occupy(what.slot);
-  words_[what.slot] = what.state ? packed(what.generation, *what.state) : 0;
+  occupy(word.slot);
+  words_[word.slot] = word.state ? packed(word.generation, *word.state) : 0;
   return true;
 }
 

@@ -27,7 +27,7 @@ class slot_table {
   [[nodiscard]] std::uint32_t take();
   /// After a restart: takes this slot, with its word. False, and nothing is changed, if it does not
   /// exist or is in use. Throws std::bad_alloc; changes nothing then.
-  [[nodiscard]] bool take(const slot_word& what);
+  [[nodiscard]] bool take(const slot_word& word);
   /// Returns the word to show. A word does not go back to an older generation: it stays as it is.
   /// Precondition: the slot is in use.
   [[nodiscard]] slot_word set(std::uint32_t slot,

@@ -48,9 +48,9 @@ broker start_broker(const std::string& path, const file_export_options& options)
   }
 }
 
-connect_options connect_to(const broker& to) {
+connect_options connect_to(const broker& broker) {
   connect_options result;
-  result.socket_path = to.socket_path();
+  result.socket_path = broker.socket_path();
   return result;
 }
 
@@ -66,10 +66,10 @@ struct gpushm_file_export {
         broker_(gpushm::start_broker(path_, options)),
         client_(gpushm::client::connect(gpushm::connect_to(broker_))) {}
 
-  void write(const gpushm_segment* what) {
+  void write(const gpushm_segment* segment) {
     const std::string socket = std::filesystem::path(broker_.socket_path()).filename().string();
     auto ticket = gpushm::glue::sized<gpushm_ticket>();
-    gpushm::glue::check(gpushm_export_segment(what, gpushm::glue::text(socket), &ticket));
+    gpushm::glue::check(gpushm_export_segment(segment, gpushm::glue::text(socket), &ticket));
     if (file_) {
       file_->replace(gpushm::glue::bytes_of(ticket));
     } else {
@@ -118,7 +118,8 @@ gpushm_client* gpushm_file_export_client(const gpushm_file_export* file_export) 
   return file_export == nullptr ? nullptr : file_export->client();
 }
 
-gpushm_errc gpushm_file_export_write(gpushm_file_export* file_export, const gpushm_segment* what) {
+gpushm_errc gpushm_file_export_write(gpushm_file_export* file_export,
+                                     const gpushm_segment* segment) {
   return c_call([&] {
     if (file_export == nullptr) {
       throw gpushm::error(gpushm::errc::invalid_argument,
@@ -127,6 +128,6 @@ gpushm_errc gpushm_file_export_write(gpushm_file_export* file_export, const gpus
                           "this file_export object is empty",
                           "begin an export first; a moved-from object is empty");
     }
-    file_export->write(what);
+    file_export->write(segment);
   });
 }

@@ -118,22 +118,22 @@ static void* find_in_object(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const ch
     return NULL;
   }
   const uint32_t* const chain = bucket + buckets;
-  void* found = NULL;
+  void* result = NULL;
   for (;; ++index) {
     const uint32_t stored = chain[index - first];
     const ElfW(Sym)* const symbol = &symbols.table[index];
     if ((stored | 1U) == (hash | 1U) && symbol->st_shndx != SHN_UNDEF &&
         ELF64_ST_TYPE(symbol->st_info) == STT_FUNC &&
         is_equal(symbols.names + symbol->st_name, name)) {
-      found = (void*)(base + symbol->st_value);
+      result = (void*)(base + symbol->st_value);
       const bool is_default_version =
           symbols.versions == NULL || (symbols.versions[index] & 0x8000U) == 0;
       if (is_default_version) {
-        return found;
+        return result;
       }
     }
     if ((stored & 1U) != 0) {
-      return found;
+      return result;
     }
   }
 }

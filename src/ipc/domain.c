@@ -53,18 +53,18 @@ static bool join(char* path, size_t size, const char* place, const char* name, c
 // leaves its directories.
 static bool has_domain_in(const char* place, bool needs_socket) {
   DIR* const listing = opendir(place);
-  bool found = false;
+  bool result = false;
   for (const struct dirent* entry = NULL;
-       listing != NULL && !found && (entry = readdir(listing)) != NULL;) {
+       listing != NULL && !result && (entry = readdir(listing)) != NULL;) {
     char path[GPUSHM_MAX_SOCKET_PATH_BYTES + 1];
-    found = entry->d_name[0] != '.' &&
-            (!needs_socket || (join(path, sizeof(path), place, entry->d_name, "/socket") &&
-                               access(path, F_OK) == 0));
+    result = entry->d_name[0] != '.' &&
+             (!needs_socket || (join(path, sizeof(path), place, entry->d_name, "/socket") &&
+                                access(path, F_OK) == 0));
   }
   if (listing != NULL) {
     closedir(listing);
   }
-  return found;
+  return result;
 }
 
 static const char* environment(const char* name) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ipc/numbers.h"
 
-static uint64_t smaller(uint64_t one, uint64_t other) {
-  return one < other ? one : other;
+static uint64_t smaller(uint64_t left, uint64_t right) {
+  return left < right ? left : right;
 }
 
 struct ipc_numbers ipc_choose_numbers(uint64_t soft, uint64_t hard) {

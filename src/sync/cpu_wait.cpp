@@ -91,12 +91,12 @@ void wake_all(const std::atomic<std::uint64_t>& word) noexcept {
   ::syscall(SYS_futex, lower_half(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-wait_result result_of(const reading& now, const condition& wanted) noexcept {
+wait_result result_of(const reading& now, const condition& condition) noexcept {
   const auto reached = now.value();
   if (!reached) {
     return wait_result::invalid;
   }
-  if (wanted.is_met_by(*reached)) {
+  if (condition.is_met_by(*reached)) {
     return wait_result::reached;
   }
   switch (now.kind()) {
@@ -109,25 +109,26 @@ wait_result result_of(const reading& now, const condition& wanted) noexcept {
   }
 }
 
-wait_result try_wait(const timeline_reader& on, const condition& wanted) noexcept {
-  return result_of(on.read(), wanted);
+wait_result try_wait(const timeline_reader& reader, const condition& condition) noexcept {
+  return result_of(reader.read(), condition);
 }
 
-wait_result wait(const timeline_reader& on,
-                 const condition& wanted,
+wait_result wait(const timeline_reader& reader,
+                 const condition& condition,
                  clock::time_point deadline,
                  const std::stop_token& stop) noexcept {
-  wait_result found = try_wait(on, wanted);
-  if (found != wait_result::timed_out) {
-    return found;
+  wait_result result = try_wait(reader, condition);
+  if (result != wait_result::timed_out) {
+    return result;
   }
-  const std::stop_callback waker(stop, [&on] { on.wake(); });
+  const std::stop_callback waker(stop, [&reader] { reader.wake(); });
   const auto begin = clock::now();
   for (auto now = begin;; now = clock::now()) {
-    const std::uint64_t seen = on.word().load(std::memory_order_relaxed);
-    found = try_wait(on, wanted);  // after `seen`: a signal in between ends the sleep at once
-    if (found != wait_result::timed_out) {
-      return found;
+    const std::uint64_t seen = reader.word().load(std::memory_order_relaxed);
+    result =
+        try_wait(reader, condition);  // after `seen`: a signal in between ends the sleep at once
+    if (result != wait_result::timed_out) {
+      return result;
     }
     if (stop.stop_requested()) {
       return wait_result::stopped;
@@ -135,16 +136,16 @@ wait_result wait(const timeline_reader& on,
     if (now >= deadline) {
       return wait_result::timed_out;
     }
-    const bool is_one_of_many = on.is_waited_for_by_many();
+    const bool is_one_of_many = reader.is_waited_for_by_many();
     if (now - begin < spin && !is_one_of_many) {
       pause_instruction();
-    } else if (on.is_signaled_by_streams() || (is_one_of_many && now - begin < poll_of_many)) {
+    } else if (reader.is_signaled_by_streams() || (is_one_of_many && now - begin < poll_of_many)) {
       const nanoseconds usual = is_one_of_many ? longest_pause : (now - begin) / 8;
       const timespec length =
           to_timespec(std::min<nanoseconds>({usual, longest_pause, deadline - now}));
       ::clock_nanosleep(CLOCK_MONOTONIC, 0, &length, nullptr);
     } else {
-      sleep_on(on.word(), seen, std::min<nanoseconds>(longest_sleep, deadline - now));
+      sleep_on(reader.word(), seen, std::min<nanoseconds>(longest_sleep, deadline - now));
     }
   }
 }

@@ -61,8 +61,8 @@ signal_result timeline_writer::store(std::uint64_t value) noexcept {
   return signal_result::done;
 }
 
-void timeline_writer::close(word_kind how) noexcept {
-  const std::uint64_t terminal = how == word_kind::moved ? moved_word : ended_word;
+void timeline_writer::close(word_kind kind) noexcept {
+  const std::uint64_t terminal = kind == word_kind::moved ? moved_word : ended_word;
   std::uint64_t now = word_->load(std::memory_order_relaxed);
   do {
     if (is_terminal(now)) {

@@ -55,8 +55,8 @@ struct reading {
 class timeline_reader {
  public:
   /// Precondition: `index` is below `words_per_page`; the page is mapped as long as this is used.
-  timeline_reader(const timeline_page& in, std::uint32_t index) noexcept
-      : word_(&in.words[index]), last_(&in.last[index]), flags_(&in.flags[index]) {}
+  timeline_reader(const timeline_page& page, std::uint32_t index) noexcept
+      : word_(&page.words[index]), last_(&page.last[index]), flags_(&page.flags[index]) {}
 
   /// No system call. What the signaler wrote before it signaled the value is visible afterwards.
   [[nodiscard]] reading read() const noexcept;
@@ -90,11 +90,11 @@ enum class signal_result : std::uint8_t {
 class timeline_writer {
  public:
   /// As `timeline_reader`.
-  timeline_writer(timeline_page& in, std::uint32_t index) noexcept
-      : word_(&in.words[index]),
-        last_(&in.last[index]),
-        flags_(&in.flags[index]),
-        reader_(in, index) {}
+  timeline_writer(timeline_page& page, std::uint32_t index) noexcept
+      : word_(&page.words[index]),
+        last_(&page.last[index]),
+        flags_(&page.flags[index]),
+        reader_(page, index) {}
 
   /// Begins a new timeline. Precondition: no process reads the old one.
   void reset(std::uint64_t value) noexcept;
@@ -120,7 +120,7 @@ class timeline_writer {
   }
   /// Stores the last value, then the terminal word, and wakes waiters. Precondition: streams no
   /// longer write the word. No effect if it is terminal.
-  void close(word_kind how) noexcept;
+  void close(word_kind kind) noexcept;
   [[nodiscard]] const timeline_reader& reader() const noexcept { return reader_; }
 
  private:

@@ -44,7 +44,7 @@ bool has_memory(int page, std::size_t offset, std::size_t count) noexcept {
 
 class ender {
  public:
-  ender(int file, holes what) noexcept : file_(file), may_fill_(what == holes::fill) {}
+  ender(int file, holes holes) noexcept : file_(file), may_fill_(holes == holes::fill) {}
 
   void end() noexcept {
     rows page;
@@ -151,8 +151,8 @@ bool has_holes(int page) noexcept {
   return !has_memory(page, 0, ended_bytes);
 }
 
-void end_signals(int writable, holes what) noexcept {
-  ender(writable, what).end();
+void end_signals(int writable, holes holes) noexcept {
+  ender(writable, holes).end();
 }
 
 }  // namespace gpushm::sync

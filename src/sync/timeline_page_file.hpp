@@ -33,6 +33,6 @@ inline constexpr std::size_t ended_bytes = 8'192;
 /// Ends all words, those in use first, and wakes waiters. The signaler may have punched holes: this
 /// never stores through a mapping. Precondition: the signaler can no longer write. Takes about 20
 /// µs. Logs failures.
-void end_signals(int writable, holes what) noexcept;
+void end_signals(int writable, holes holes) noexcept;
 
 }  // namespace gpushm::sync

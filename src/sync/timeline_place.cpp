@@ -13,31 +13,31 @@ namespace {
 constexpr std::size_t head_bytes = 16;
 
 template <typename Number>
-void put(std::vector<std::byte>& to, Number value) {
+void put(std::vector<std::byte>& target, Number value) {
   for (std::size_t i = 0; i != sizeof value; ++i) {
-    to.push_back(static_cast<std::byte>(value >> (8U * i)));
+    target.push_back(static_cast<std::byte>(value >> (8U * i)));
   }
 }
 
 template <typename Number>
-Number take(std::span<const std::byte>& from) {
+Number take(std::span<const std::byte>& bytes) {
   Number value = 0;
   for (std::size_t i = 0; i != sizeof value; ++i) {
-    value |= static_cast<Number>(std::to_integer<Number>(from[i]) << (8U * i));
+    value |= static_cast<Number>(std::to_integer<Number>(bytes[i]) << (8U * i));
   }
-  from = from.subspan(sizeof value);
+  bytes = bytes.subspan(sizeof value);
   return value;
 }
 
 }  // namespace
 
-std::vector<std::byte> encode(const timeline_place& what) {
+std::vector<std::byte> encode(const timeline_place& place) {
   std::vector<std::byte> result;
-  result.reserve(head_bytes + what.page.size());
-  put(result, what.generation);
-  put(result, what.first);
-  put(result, what.count);
-  const auto name = std::as_bytes(std::span(what.page));
+  result.reserve(head_bytes + place.page.size());
+  put(result, place.generation);
+  put(result, place.first);
+  put(result, place.count);
+  const auto name = std::as_bytes(std::span(place.page));
   result.insert(result.end(), name.begin(), name.end());
   return result;
 }

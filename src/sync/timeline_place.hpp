@@ -21,7 +21,7 @@ struct timeline_place {
   friend bool operator==(const timeline_place&, const timeline_place&) = default;
 };
 
-[[nodiscard]] std::vector<std::byte> encode(const timeline_place& what);
+[[nodiscard]] std::vector<std::byte> encode(const timeline_place& place);
 /// Returns nullopt if the bytes, which another process has chosen, are not such a ticket.
 [[nodiscard]] std::optional<timeline_place> decode_place(std::span<const std::byte> ticket);
 

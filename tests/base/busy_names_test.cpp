@@ -93,7 +93,7 @@ TEST(busy_names, waiting_call_gets_the_name_from_another_thread) {
 TEST(busy_names, threads_exclude_each_other) {
   constexpr unsigned rounds = 200;
   constexpr unsigned threads = 64;
-  const std::array<std::string, 3> all{"a", "b", "c"};
+  const std::array<std::string, 3> spellings{"a", "b", "c"};
   busy_names names;
   std::array<unsigned, 3> used{};  // each guarded by its name only
   std::array<std::atomic<int>, 3> holders{};
@@ -105,8 +105,8 @@ TEST(busy_names, threads_exclude_each_other) {
       running.emplace_back([&, number] {
         start.arrive_and_wait();
         for (unsigned round = 0; round < rounds; ++round) {
-          const std::size_t index = (number + round) % all.size();
-          const hold taken = names.take(all.at(index), far());
+          const std::size_t index = (number + round) % spellings.size();
+          const hold taken = names.take(spellings.at(index), far());
           if (!taken || holders.at(index).fetch_add(1) != 0) {
             ++failures;
           }
@@ -118,7 +118,7 @@ TEST(busy_names, threads_exclude_each_other) {
   }
   EXPECT_EQ(failures, 0U);
   EXPECT_EQ(used[0] + used[1] + used[2], threads * rounds);
-  for (const std::string& each : all) {
+  for (const std::string& each : spellings) {
     EXPECT_TRUE(names.take(each, passed()));
   }
 }

@@ -30,12 +30,12 @@ class watched_directory : public ::testing::Test {
   /// "NAME in DIRECTORY", "created NAME in DIRECTORY", "all of DIRECTORY".
   std::vector<std::string> taken(directory_watch& watch) const {
     std::vector<std::string> texts;
-    const bool any = watch.take([&](const directory_watch::change& what) {
+    const bool any = watch.take([&](const directory_watch::change& change) {
       const std::string where =
-          fs::path(what.directory).lexically_relative(scratch_.path()).string();
-      std::string text(what.created ? "created " : "");
-      texts.push_back(what.whole ? std::string("all of ").append(where)
-                                 : text.append(what.name).append(" in ").append(where));
+          fs::path(change.directory).lexically_relative(scratch_.path()).string();
+      std::string text(change.created ? "created " : "");
+      texts.push_back(change.whole ? std::string("all of ").append(where)
+                                   : text.append(change.name).append(" in ").append(where));
     });
     EXPECT_EQ(any, !texts.empty());
     return texts;

@@ -349,7 +349,7 @@ void end(pid_t child) {
 class dying_parent {
  public:
   enum class kind { with_handlers, without };
-  explicit dying_parent(kind how) {
+  explicit dying_parent(kind kind) {
     std::array<int, 2> ends{};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
     const unique_fd near(ends[0]);
@@ -358,7 +358,7 @@ class dying_parent {
     if (parent == 0) {
       ::alarm(20);
       const int life = life_pipe();
-      const pid_t child = pause_in(how == kind::with_handlers ? ::fork() : raw_fork());
+      const pid_t child = pause_in(kind == kind::with_handlers ? ::fork() : raw_fork());
       std::array<std::byte, sizeof child> packet{};
       std::memcpy(packet.data(), &child, sizeof child);
       send_with(far.get(), packet, life);

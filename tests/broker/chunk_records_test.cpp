@@ -55,12 +55,13 @@ class chunk_records : public testing::Test {
     return hub_.domain().stat(1, name).generation;
   }
   /// Numbers in the keeper from 1 on.
-  void attach(gpushm::generation to, std::uint32_t first, std::uint32_t count) {
+  void attach(gpushm::generation generation, std::uint32_t first, std::uint32_t count) {
     std::vector<kept_fd> files;
     for (std::uint32_t i = 0; i < count; ++i) {
       files.emplace_back(base::unique_fd(::fcntl(chunk_.get(), F_DUPFD_CLOEXEC, 0)), ++stored_);
     }
-    ask(wire::attach{to, first, std::vector<std::uint64_t>(count, chunk_bytes)}, std::move(files));
+    ask(wire::attach{generation, first, std::vector<std::uint64_t>(count, chunk_bytes)},
+        std::move(files));
   }
   void collect() {
     hub_.collect_freed();
@@ -70,14 +71,14 @@ class chunk_records : public testing::Test {
     return journal::journal::open(base::unique_fd(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0)));
   }
   /// Number of chunks in a record; nothing: there is no such record.
-  [[nodiscard]] std::optional<std::size_t> recorded(gpushm::generation of,
+  [[nodiscard]] std::optional<std::size_t> recorded(gpushm::generation generation,
                                                     std::uint64_t part) const {
     const journal::journal now = journal_now();
-    const auto found = now.find(records::key_of(records::kind::files, of, part));
-    if (!found) {
+    const auto entry = now.find(records::key_of(records::kind::files, generation, part));
+    if (!entry) {
       return std::nullopt;
     }
-    return std::get<records::files_record>(records::decode(records::kind::files, *found))
+    return std::get<records::files_record>(records::decode(records::kind::files, *entry))
         .chunks.size();
   }
 
@@ -132,11 +133,11 @@ TEST_F(chunk_records, are_in_parts_that_a_successor_puts_together) {
   EXPECT_EQ(recorded(many, 2), std::nullopt);
   {
     const takeover_state successor(journal_now(), {});
-    const records::files_record& found = successor.files.at(many);
+    const records::files_record& record = successor.files.at(many);
     std::vector<records::descriptor_id> expected(chunks);
     std::iota(expected.begin(), expected.end(), 2);
-    EXPECT_EQ(found.chunks, expected);
-    EXPECT_EQ(found.chunk_bytes, std::vector<std::uint64_t>(chunks, chunk_bytes));
+    EXPECT_EQ(record.chunks, expected);
+    EXPECT_EQ(record.chunk_bytes, std::vector<std::uint64_t>(chunks, chunk_bytes));
     EXPECT_EQ(successor.files.at(other).chunks, std::vector<records::descriptor_id>{1});
   }
   const std::uint64_t used_bytes = journal_now().used_bytes();
@@ -159,14 +160,14 @@ TEST_F(chunk_records, of_an_earlier_version_are_complete) {
   constexpr std::size_t chunks = part_size + 2;
   journal::journal log = journal_now();
   records::encoder encoder;
-  records::files_record all;
-  all.chunks.resize(chunks);
-  std::iota(all.chunks.begin(), all.chunks.end(), 1);
-  all.chunk_bytes.assign(chunks, chunk_bytes);
-  log.put(records::key_of(records::kind::files, 7), encoder.encode(all));
+  records::files_record record;
+  record.chunks.resize(chunks);
+  std::iota(record.chunks.begin(), record.chunks.end(), 1);
+  record.chunk_bytes.assign(chunks, chunk_bytes);
+  log.put(records::key_of(records::kind::files, 7), encoder.encode(record));
   log.commit();
   const takeover_state successor(std::move(log), {});
-  EXPECT_EQ(successor.files.at(7), all);
+  EXPECT_EQ(successor.files.at(7), record);
 }
 
 TEST_F(chunk_records, without_a_part_are_refused) {

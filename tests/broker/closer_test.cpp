@@ -187,9 +187,9 @@ class kept_files : public testing::Test {
 TEST_F(kept_files, are_all_removed_from_a_keeper_that_is_full) {
   closer closes(shelf_.another());
   const std::size_t count = more_than_its_queue();
-  auto all = files(count);
+  auto kept = files(count);
   keeper_.is_full = true;
-  closes.close(std::move(all));
+  closes.close(std::move(kept));
   closes.flush();
   EXPECT_TRUE(eventually([&] { return keeper_.removed() == count; }, 30s))
       << keeper_.removed() << " of " << count;
@@ -201,7 +201,7 @@ TEST_F(kept_files, are_all_removed_although_no_descriptor_was_left_meanwhile) {
   }
   closer closes(shelf_.another());
   const std::size_t count = more_than_its_queue();
-  auto all = files(count);
+  auto kept = files(count);
   // With no descriptor left, the closer cannot wait for the keeper, whose queue is full.
   keeper_.reading = false;
   rlimit before{};
@@ -209,7 +209,7 @@ TEST_F(kept_files, are_all_removed_although_no_descriptor_was_left_meanwhile) {
   rlimit none = before;
   none.rlim_cur = 3;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  closes.close(std::move(all));
+  closes.close(std::move(kept));
   closes.flush();
   const bool has_failed = eventually([&] { return logged_ != 0; }, 30s);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
@@ -319,7 +319,7 @@ struct closer_with_keeper {
 
 /// A keeper that reads again closes all that has waited at once.
 TEST(closer_with_much_to_close, returns_charges_in_parts) {
-  closer_with_keeper of;
+  closer_with_keeper keeper;
   constexpr std::size_t at_once = 500;
   constexpr std::size_t count = 3 * at_once;
   for (std::size_t given = 0; given != count; given += at_once) {
@@ -330,18 +330,18 @@ TEST(closer_with_much_to_close, returns_charges_in_parts) {
     for (std::size_t i = 0; i != at_once; ++i) {
       std::vector<base::unique_fd> one;
       one.emplace_back(::fcntl(writer.get(), F_DUPFD_CLOEXEC, 0));
-      of.closes->close(not_kept(base::guard_all(std::move(one))),
-                       std::make_shared<core::charges>(),
-                       given + i + 1);
+      keeper.closes->close(not_kept(base::guard_all(std::move(one))),
+                           std::make_shared<core::charges>(),
+                           given + i + 1);
     }
-    of.closes->flush();
+    keeper.closes->flush();
     ASSERT_EQ(::dup3(reader.get(), writer.get(), O_CLOEXEC), writer.get());  // closes it
     pollfd closed{reader.get(), POLLIN, 0};
     ASSERT_EQ(::poll(&closed, 1, 30'000), 1) << "not all are closed";
   }
   std::vector<gpushm::generation> collected;
   const auto collect = [&] {
-    of.closes->collect([&](gpushm::generation each) { collected.push_back(each); });
+    keeper.closes->collect([&](gpushm::generation each) { collected.push_back(each); });
   };
   collect();
   EXPECT_EQ(collected.size(), 1'024U);
@@ -352,7 +352,7 @@ TEST(closer_with_much_to_close, returns_charges_in_parts) {
       },
       30s));
   EXPECT_TRUE(std::is_sorted(collected.begin(), collected.end()));
-  EXPECT_FALSE(of.closes->is_freeing());
+  EXPECT_FALSE(keeper.closes->is_freeing());
 }
 
 class freed_memory : protected closer_with_keeper, public testing_world::hub_test {
@@ -374,8 +374,8 @@ class freed_memory : protected closer_with_keeper, public testing_world::hub_tes
         wire::encode({++request_, wire::reserve{"two", bytes, bytes, {}, 1, backend::host}});
     return hub_.receive(*hub_.find(session), packet, {}, now_);
   }
-  [[nodiscard]] std::uint64_t used(core::resource what) const {
-    return hub_.domain().budget().used(what);
+  [[nodiscard]] std::uint64_t used(core::resource resource) const {
+    return hub_.domain().budget().used(resource);
   }
 };
 
@@ -494,11 +494,11 @@ class recorded_hub final : public testing_world::hub_test {
   recorded_hub(std::shared_ptr<closer> closes,
                descriptor_shelf& shelf,
                recorder& records,
-               core::saved_state* from = nullptr)
+               core::saved_state* state = nullptr)
       : hub_test({.quota_bytes = 4096, .memory_copies = 2, .names_changes = true},
                  std::move(closes),
                  &records,
-                 from),
+                 state),
         shelf_(shelf) {}
   void TestBody() override {}
 
@@ -559,17 +559,17 @@ class freed_memory_of_a_predecessor : public testing::Test {
   }
   /// Makes a segment and ends it, as does its creator, while the keeper does not read.
   void make_and_free() {
-    recorded_hub& by = *dying_;
-    const auto session = by.greet();
-    EXPECT_TRUE(by.reserve(session, "one"));
-    generation_ = by.expect<wire::reserved>(by.take(session)).generation;
+    recorded_hub& hub = *dying_;
+    const auto session = hub.greet();
+    EXPECT_TRUE(hub.reserve(session, "one"));
+    generation_ = hub.expect<wire::reserved>(hub.take(session)).generation;
     base::unique_fd chunk = testing_world::memfd(4096);
     chunk_ = copy_of(chunk.get());
-    by.attach(session, generation_, std::move(chunk));
+    hub.attach(session, generation_, std::move(chunk));
     keeper_.keeper.stop_reading();
-    by.release(session, generation_);
-    EXPECT_EQ(by->domain().segment_count(), 0U);
-    by->hang_up(session);
+    hub.release(session, generation_);
+    EXPECT_EQ(hub->domain().segment_count(), 0U);
+    hub->hang_up(session);
   }
   [[nodiscard]] std::size_t records_of_files() const {
     std::size_t result = 0;

@@ -60,14 +60,14 @@ TEST_F(broker_deadlines, connection_that_does_not_read_is_closed) {
 }
 
 TEST_F(broker_deadlines, connection_that_has_read_everything_is_not_late) {
-  connection& of = connect();
-  deadlines_.expect_reader(of.requests, begin_);
-  deadlines_.reader_is_done(of.requests);
-  deadlines::reader_resumed(of.requests, begin_ + seconds(1));
+  connection& connection = connect();
+  deadlines_.expect_reader(connection.requests, begin_);
+  deadlines_.reader_is_done(connection.requests);
+  deadlines::reader_resumed(connection.requests, begin_ + seconds(1));
   EXPECT_EQ(late_at(seconds(100)), closed{});
-  deadlines_.expect_reader(of.requests, begin_ + seconds(100));
+  deadlines_.expect_reader(connection.requests, begin_ + seconds(100));
   EXPECT_EQ(late_at(seconds(107)), closed{});
-  EXPECT_EQ(late_at(seconds(108)), closed{of.number});
+  EXPECT_EQ(late_at(seconds(108)), closed{connection.number});
 }
 
 TEST_F(broker_deadlines, connection_that_blocks_the_descriptor_receiver_is_closed) {

@@ -47,7 +47,7 @@ class fenced_process : public testing::Test {
     base::guarded_fd pidfd = base::unique_fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
     watch_ = std::make_unique<fence_watch>(
         io_, kind, end_watch(io_, std::move(pidfd)), end_watch(io_, std::move(reader_)), delay);
-    watch_->wait([this] { ++reached_; }, [this](fence_wait what) { waits_.push_back(what); });
+    watch_->wait([this] { ++reached_; }, [this](fence_wait wait) { waits_.push_back(wait); });
   }
   void run_for(milliseconds time) {
     io_.restart();

@@ -57,9 +57,9 @@ class broker_without_memory : public testing::Test {
 
   /// Typical requests of clients. Each may fail for lack of memory.
   void use() const {
-    const auto tried = [](auto&& what) {
+    const auto tried = [](auto&& call) {
       try {
-        what();
+        call();
       } catch (const error& why) {
         EXPECT_FALSE(why.cause().empty());
       }

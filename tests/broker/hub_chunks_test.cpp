@@ -381,10 +381,10 @@ TEST_F(hub_pages_without_memory, ends_in_holes_are_left_out) {
   ASSERT_EQ(::pwrite(file_.get(), &used, sizeof used, flag), static_cast<ssize_t>(sizeof used));
   const std::uint64_t filled = allocated_bytes();
   expect<wire::opened>(round_trip(reader, wire::open{"page"}));
-  core::charges all = hub_.new_charges(*hub_.find(creator));
-  all.charge(core::resource::memory_bytes, 1'000'000);
+  core::charges charges = hub_.new_charges(*hub_.find(creator));
+  charges.charge(core::resource::memory_bytes, 1'000'000);
   hub_.hang_up(creator);
-  all.reset();
+  charges.reset();
   EXPECT_EQ(first_word(), 0U);
   EXPECT_EQ(allocated_bytes(), filled);
   round_trip(reader, wire::release{page, 1});

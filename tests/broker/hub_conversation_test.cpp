@@ -303,26 +303,27 @@ TEST_F(hub_conversation, waiting_opens_get_replies_before_the_publisher) {
 TEST_F(hub_conversation, cancel_of_thousands_of_opens_takes_several_turns) {
   constexpr std::size_t each_request = 900;
   constexpr std::size_t each_turn = 1'024;
-  constexpr std::size_t all = 3 * each_request;
+  constexpr std::size_t opens = 3 * each_request;
   const auto reader = greet({201, 2000, true});
-  session& of = *hub_.find(reader);
+  session& session = *hub_.find(reader);
   std::vector<std::string> names;
   for (std::size_t i = 0; i < each_request; ++i) {
     names.push_back("name " + std::to_string(i));
   }
   for (const bool has_reply_meanwhile : {false, true}) {
     const std::uint64_t many = ++request_;
-    for (std::size_t count = 0; count < all; count += each_request) {
-      hub_.receive(of, wire::encode({many, wire::open_many{names, 0, 100}}), not_kept({}), now_);
-      while (of.rest) {
-        hub_.resume(of);
+    for (std::size_t count = 0; count < opens; count += each_request) {
+      hub_.receive(
+          session, wire::encode({many, wire::open_many{names, 0, 100}}), not_kept({}), now_);
+      while (session.rest) {
+        hub_.resume(session);
       }
     }
     take(reader);
-    ASSERT_EQ(hub_.domain().waiting_count(), all);
+    ASSERT_EQ(hub_.domain().waiting_count(), opens);
     const auto cancel = wire::encode({++request_, wire::cancel{many}});
-    EXPECT_FALSE(hub_.receive(of, cancel, not_kept({}), now_));
-    EXPECT_EQ(hub_.domain().waiting_count(), all - each_turn);
+    EXPECT_FALSE(hub_.receive(session, cancel, not_kept({}), now_));
+    EXPECT_EQ(hub_.domain().waiting_count(), opens - each_turn);
     EXPECT_TRUE(take(reader).empty());
     if (has_reply_meanwhile) {
       while (hub_.domain().waiting_count() != 0) {
@@ -330,9 +331,9 @@ TEST_F(hub_conversation, cancel_of_thousands_of_opens_takes_several_turns) {
       }
       take(reader);
     } else {
-      EXPECT_FALSE(hub_.receive(of, cancel, not_kept({}), now_));
+      EXPECT_FALSE(hub_.receive(session, cancel, not_kept({}), now_));
     }
-    EXPECT_TRUE(hub_.receive(of, cancel, not_kept({}), now_));
+    EXPECT_TRUE(hub_.receive(session, cancel, not_kept({}), now_));
     expect<wire::cancelled>(take(reader));
     EXPECT_EQ(hub_.domain().waiting_count(), 0U);
   }

@@ -222,14 +222,14 @@ TEST_F(hub_readers, of_one_segment_are_notified_in_turns) {
   constexpr std::size_t readers = events_per_turn + 100;
   const auto creator = greet();
   make(creator, "a");
-  std::vector<core::session_id> all;
+  std::vector<core::session_id> sessions;
   for (std::size_t i = 0; i < readers; ++i) {
-    all.push_back(greet({301, 2000, true}));
-    expect<wire::opened>(round_trip(all.back(), wire::open{"a", 0, 0}));
+    sessions.push_back(greet({301, 2000, true}));
+    expect<wire::opened>(round_trip(sessions.back(), wire::open{"a", 0, 0}));
   }
   const auto events = [&] {
     std::size_t result = 0;
-    for (const core::session_id each : all) {
+    for (const core::session_id each : sessions) {
       result += out_.events[each];
     }
     return result;
@@ -237,13 +237,13 @@ TEST_F(hub_readers, of_one_segment_are_notified_in_turns) {
   send_request(creator, wire::remove{"a", 0});
   EXPECT_LE(events(), events_per_turn);
   EXPECT_TRUE(hub_.has_work());
-  hub_.hang_up(all.back());  // before it has its event
+  hub_.hang_up(sessions.back());  // before it has its event
   while (hub_.has_work()) {
     hub_.work();
   }
   EXPECT_EQ(events(), readers - 1);
-  for (const core::session_id each : all) {
-    EXPECT_EQ(out_.events[each], each == all.back() ? 0U : 1U);
+  for (const core::session_id each : sessions) {
+    EXPECT_EQ(out_.events[each], each == sessions.back() ? 0U : 1U);
   }
   out_.sent.clear();
   expect_nothing_left();

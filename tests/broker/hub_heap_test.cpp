@@ -29,15 +29,15 @@ constexpr std::size_t max_sessions = 8;
 /// Stores packets without allocating memory.
 class non_allocating_outbox final : public outbox {
  public:
-  void send(session& to, prepared packet) noexcept override {
-    prepared& queue = sent.at(to.number);
+  void send(session& target, prepared packet) noexcept override {
+    prepared& queue = sent.at(target.number);
     queue.splice(queue.end(), packet);
   }
-  void lose_event(session& of, std::uint64_t /*subscription*/) noexcept override {
-    ++lost_events.at(of.number);
+  void lose_event(session& session, std::uint64_t /*subscription*/) noexcept override {
+    ++lost_events.at(session.number);
   }
-  void drop(session& of, std::string_view /*why*/) noexcept override {
-    dropped.at(of.number) = true;
+  void drop(session& session, std::string_view /*why*/) noexcept override {
+    dropped.at(session.number) = true;
   }
   void fence_of(session& /*of*/, fence /*kind*/, kept_fd /*pidfd*/, kept_fd /*life*/) override {}
   kept_fd open_event_lane(session& /*of*/) override { return {}; }
@@ -63,11 +63,11 @@ struct state {
   core::budget::amounts used{};
   std::map<std::uint32_t, std::pair<gpushm::generation, segment_state>> slots;
   friend bool operator==(const state&, const state&) = default;
-  friend std::ostream& operator<<(std::ostream& out, const state& of) {
-    out << of.segments << " segments, " << of.sessions << " sessions, " << of.ending << " ending, "
-        << of.leases << " leases, " << of.waiting << " waiting, " << of.published
-        << " published; used:";
-    for (const std::uint64_t amount : of.used) {
+  friend std::ostream& operator<<(std::ostream& out, const state& info) {
+    out << info.segments << " segments, " << info.sessions << " sessions, " << info.ending
+        << " ending, " << info.leases << " leases, " << info.waiting << " waiting, "
+        << info.published << " published; used:";
+    for (const std::uint64_t amount : info.used) {
       out << ' ' << amount;
     }
     return out;
@@ -157,9 +157,9 @@ class world {
   void receive(core::session_id number,
                const std::vector<std::byte>& packet,
                std::vector<kept_fd> fds,
-               lane_kind on = lane_kind::requests) {
+               lane_kind lane_kind = lane_kind::requests) {
     session& from = *hub_.find(number);
-    hub_.receive(from, packet, std::move(fds), core::time_point{}, 0, on);
+    hub_.receive(from, packet, std::move(fds), core::time_point{}, 0, lane_kind);
     while (from.rest || from.resumes) {
       hub_.resume(from);
     }
@@ -183,18 +183,18 @@ class world {
   }
   [[nodiscard]] state now() const {
     state result;
-    const core::domain& all = hub_.domain();
-    result.segments = all.segment_count();
-    result.sessions = all.session_count();
-    result.ending = all.ending_count();
-    result.leases = all.lease_count();
-    result.waiting = all.waiting_count();
-    all.list(watcher, "", "", [&](const core::segment&) {
+    const core::domain& domain = hub_.domain();
+    result.segments = domain.segment_count();
+    result.sessions = domain.session_count();
+    result.ending = domain.ending_count();
+    result.leases = domain.lease_count();
+    result.waiting = domain.waiting_count();
+    domain.list(watcher, "", "", [&](const core::segment&) {
       ++result.published;
       return true;
     });
     for (std::size_t i = 0; i < core::resource_count; ++i) {
-      result.used.at(i) = all.budget().used(static_cast<core::resource>(i));
+      result.used.at(i) = domain.budget().used(static_cast<core::resource>(i));
     }
     result.slots = slots_;
     return result;
@@ -217,9 +217,11 @@ struct request {
   std::size_t files = 0;
   std::function<void(world&)> before = [](world&) {};
   core::session_id replied = 0;  ///< the session that gets the reply; 0: `from`
-  std::function<std::uint64_t(world&)> id = [](world& at) { return at.request; };
+  std::function<std::uint64_t(world&)> id = [](world& world) { return world.request; };
   std::size_t replies = 1;
-  friend std::ostream& operator<<(std::ostream& out, const request& of) { return out << of.name; }
+  friend std::ostream& operator<<(std::ostream& out, const request& info) {
+    return out << info.name;
+  }
 };
 
 /// The code of each reply of a session; errc{} is a success. A late reply replaces the `waiting`
@@ -254,24 +256,24 @@ class every_request : public testing::TestWithParam<request> {
 
   /// Runs the request while the `nth` allocation fails; 0: none.
   static outcome run(std::size_t nth, bool permanently) {
-    const request& what = GetParam();
-    const core::session_id replied = what.replied != 0 ? what.replied : what.from;
+    const request& request = GetParam();
+    const core::session_id replied = request.replied != 0 ? request.replied : request.from;
     outcome result;
     world at;
-    what.before(at);
-    const std::uint64_t id = what.id(at);
+    request.before(at);
+    const std::uint64_t id = request.id(at);
     at.forget();
-    const wire::body body = what.body(at);
+    const wire::body body = request.body(at);
     const auto lane = wire::is_sent_on_event_lane(body) ? lane_kind::events : lane_kind::requests;
     const auto packet = wire::encode({id, body});
     std::vector<base::unique_fd> carried;
-    for (std::size_t i = 0; i < what.files; ++i) {
+    for (std::size_t i = 0; i < request.files; ++i) {
       carried.push_back(memfd(4096));
     }
     auto guarded = not_kept(base::guard_all(std::move(carried)));
     result.before = at.now();
     (permanently ? fail_allocations_from : fail_allocation)(nth);
-    at.receive(what.from, packet, std::move(guarded), lane);
+    at.receive(request.from, packet, std::move(guarded), lane);
     result.failed = gpushm_testing::an_allocation_failed();
     fail_allocation(0);
     result.after = at.now();
@@ -380,7 +382,9 @@ struct ending {
   const char* name;
   std::function<void(world&)> work;
   std::function<void(world&)> before = [](world&) {};
-  friend std::ostream& operator<<(std::ostream& out, const ending& of) { return out << of.name; }
+  friend std::ostream& operator<<(std::ostream& out, const ending& info) {
+    return out << info.name;
+  }
 };
 
 class every_end : public testing::TestWithParam<ending> {};
@@ -418,7 +422,7 @@ TEST(events_to_many_subscribers, are_resyncs_without_memory) {
   core::limits bounds;
   bounds.max_subscriptions = subscriptions;
   non_allocating_outbox out;
-  hub all(
+  hub hub(
       {.rules = {.domain = "default",
                  .owner_uid = broker_uid,
                  .epoch = {1, 2, 3},
@@ -429,7 +433,7 @@ TEST(events_to_many_subscribers, are_resyncs_without_memory) {
       nullptr);
   std::uint64_t request = 0;
   const auto ask = [&](core::session_id number, wire::body body) {
-    all.receive(*all.find(number),
+    hub.receive(*hub.find(number),
                 wire::encode({++request, std::move(body)}),
                 {},
                 core::time_point{},
@@ -437,7 +441,7 @@ TEST(events_to_many_subscribers, are_resyncs_without_memory) {
                 lane_kind::requests);
   };
   for (core::session_id number = 1; number < max_sessions; ++number) {
-    all.accept(std::make_shared<session>(number), {101, 1000, true});
+    hub.accept(std::make_shared<session>(number), {101, 1000, true});
     ask(number, wire::hello{});
     if (number == watcher) {
       continue;
@@ -448,7 +452,7 @@ TEST(events_to_many_subscribers, are_resyncs_without_memory) {
     ask(number, wanted);
     ask(number, wire::publish{number - (number > watcher ? 1U : 0U), {}});
   }
-  ASSERT_EQ(all.domain().segment_count(), max_sessions - 2);
+  ASSERT_EQ(hub.domain().segment_count(), max_sessions - 2);
   for (std::uint32_t i = 0; i < subscriptions; ++i) {
     ask(watcher, wire::subscribe{""});
   }
@@ -456,43 +460,46 @@ TEST(events_to_many_subscribers, are_resyncs_without_memory) {
   fail_allocations_from(1);
   for (core::session_id number = 1; number < max_sessions; ++number) {
     if (number != watcher) {
-      all.hang_up(number);
+      hub.hang_up(number);
     }
   }
-  while (all.has_work()) {
-    all.work();
+  while (hub.has_work()) {
+    hub.work();
   }
   fail_allocation(0);
-  EXPECT_EQ(all.domain().segment_count(), 0U);
+  EXPECT_EQ(hub.domain().segment_count(), 0U);
   EXPECT_TRUE(out.sent.at(watcher).empty());
   const std::size_t lost = out.lost_events.at(watcher);
   EXPECT_GE(lost, (max_sessions - 2) * subscriptions);
   EXPECT_EQ(lost % subscriptions, 0U);
 }
 
-const auto lose_creator = [](world& at) { EXPECT_TRUE(at.lose(creator)); };
-const auto lose_and_resume = [](world& at) {
-  lose_creator(at);
+const auto lose_creator = [](world& world) { EXPECT_TRUE(world.lose(creator)); };
+const auto lose_and_resume = [](world& world) {
+  lose_creator(world);
   wire::hello again;
-  again.resume = at.tokens.at(creator);
-  at.send_request(fresh, again);
-  EXPECT_TRUE(std::get<wire::welcome>(at.last(fresh).body).resumed);
+  again.resume = world.tokens.at(creator);
+  world.send_request(fresh, again);
+  EXPECT_TRUE(std::get<wire::welcome>(world.last(fresh).body).resumed);
 };
-const auto open_kv = [](world& at) { at.send_request(other, wire::open{"kv", 0, 0}); };
+const auto open_kv = [](world& world) { world.send_request(other, wire::open{"kv", 0, 0}); };
 
 INSTANTIATE_TEST_SUITE_P(
     out_of_memory,
     every_end,
-    testing::Values(
-        ending{.name = "goodbye_or_death", .work = [](world& at) { at.hub_.hang_up(creator); }},
-        ending{.name = "loss", .work = [](world& at) { static_cast<void>(at.lose(other)); }},
-        ending{.name = "fence",
-               .work = [](world& at) { at.hub_.hang_up(creator); },
-               .before = lose_creator},
-        ending{
-            .name = "time",
-            .work = [](world& at) { at.hub_.tick(core::time_point{} + std::chrono::hours(1)); }}),
-    [](const auto& of) { return std::string(of.param.name); });
+    testing::Values(ending{.name = "goodbye_or_death",
+                           .work = [](world& world) { world.hub_.hang_up(creator); }},
+                    ending{.name = "loss",
+                           .work = [](world& world) { static_cast<void>(world.lose(other)); }},
+                    ending{.name = "fence",
+                           .work = [](world& world) { world.hub_.hang_up(creator); },
+                           .before = lose_creator},
+                    ending{.name = "time",
+                           .work =
+                               [](world& world) {
+                                 world.hub_.tick(core::time_point{} + std::chrono::hours(1));
+                               }}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(
     out_of_memory,
@@ -502,9 +509,9 @@ INSTANTIATE_TEST_SUITE_P(
         request{.name = "hello_again",
                 .from = fresh,
                 .body =
-                    [](world& at) {
+                    [](world& world) {
                       wire::hello again;
-                      again.resume = at.tokens.at(creator);
+                      again.resume = world.tokens.at(creator);
                       return again;
                     },
                 .before = lose_creator},
@@ -519,20 +526,20 @@ INSTANTIATE_TEST_SUITE_P(
         request{.name = "attach",
                 .from = creator,
                 .body =
-                    [](world& at) {
-                      return wire::attach{at.later, 1, {4096}};
+                    [](world& world) {
+                      return wire::attach{world.later, 1, {4096}};
                     },
                 .files = 1},
         request{.name = "publish",
                 .from = creator,
                 .body =
-                    [](world& at) {
-                      return wire::publish{at.later, std::vector<std::byte>(100)};
+                    [](world& world) {
+                      return wire::publish{world.later, std::vector<std::byte>(100)};
                     },
                 .before =
-                    [](world& at) {
-                      at.send_request(
-                          creator, wire::attach{at.later, 1, {4096}}, descriptors(memfd(4096)));
+                    [](world& world) {
+                      world.send_request(
+                          creator, wire::attach{world.later, 1, {4096}}, descriptors(memfd(4096)));
                     }},
         request{.name = "open",
                 .from = other,
@@ -555,12 +562,12 @@ INSTANTIATE_TEST_SUITE_P(
                     }},
         request{.name = "cancel",
                 .from = other,
-                .body = [](world& at) { return wire::cancel{at.request}; },
+                .body = [](world& world) { return wire::cancel{world.request}; },
                 .before =
-                    [](world& at) {
-                      at.send_request(other, wire::open{std::string(100, 'w'), 0, 60'000});
+                    [](world& world) {
+                      world.send_request(other, wire::open{std::string(100, 'w'), 0, 60'000});
                     },
-                .id = [](world& at) { return at.request + 1; }},
+                .id = [](world& world) { return world.request + 1; }},
         request{.name = "open_of_shared",
                 .from = other,
                 .body =
@@ -570,26 +577,28 @@ INSTANTIATE_TEST_SUITE_P(
         request{.name = "confirmed",
                 .from = creator,
                 .body =
-                    [](world& at) {
-                      return wire::confirmed{{at.question}, {wire::verdict::unchanged}};
+                    [](world& world) {
+                      return wire::confirmed{{world.question}, {wire::verdict::unchanged}};
                     },
                 .before =
-                    [](world& at) {
-                      at.send_request(other, wire::open{"bound", 0, 0});
-                      at.question = std::get<wire::confirm>(at.last(creator).body).questions.at(0);
+                    [](world& world) {
+                      world.send_request(other, wire::open{"bound", 0, 0});
+                      world.question =
+                          std::get<wire::confirm>(world.last(creator).body).questions.at(0);
                     },
                 .replied = other,
                 .id = [](world&) { return std::uint64_t{0}; }},
         request{.name = "confirmed_as_changed",
                 .from = creator,
                 .body =
-                    [](world& at) {
-                      return wire::confirmed{{at.question}, {wire::verdict::changed}};
+                    [](world& world) {
+                      return wire::confirmed{{world.question}, {wire::verdict::changed}};
                     },
                 .before =
-                    [](world& at) {
-                      at.send_request(other, wire::open{"bound", 0, 0});
-                      at.question = std::get<wire::confirm>(at.last(creator).body).questions.at(0);
+                    [](world& world) {
+                      world.send_request(other, wire::open{"bound", 0, 0});
+                      world.question =
+                          std::get<wire::confirm>(world.last(creator).body).questions.at(0);
                     },
                 .id = [](world&) { return std::uint64_t{0}; },
                 .replies = 0},
@@ -603,23 +612,23 @@ INSTANTIATE_TEST_SUITE_P(
         request{.name = "fetch_chunks",
                 .from = other,
                 .body =
-                    [](world& at) {
-                      return wire::fetch_chunks{at.kv, 0};
+                    [](world& world) {
+                      return wire::fetch_chunks{world.kv, 0};
                     },
                 .before = open_kv},
         request{.name = "release",
                 .from = other,
                 .body =
-                    [](world& at) {
-                      return wire::release{at.kv, 1};
+                    [](world& world) {
+                      return wire::release{world.kv, 1};
                     },
                 .before = open_kv,
                 .replies = 0},
         request{.name = "remove",
                 .from = creator,
                 .body =
-                    [](world& at) {
-                      return wire::remove{"kv", at.kv};
+                    [](world& world) {
+                      return wire::remove{"kv", world.kv};
                     },
                 .before = open_kv},
         request{.name = "list", .from = other, .body = [](world&) { return wire::list{}; }},
@@ -629,9 +638,9 @@ INSTANTIATE_TEST_SUITE_P(
                 .body = [](world&) { return wire::subscribe{std::string(100, 'p')}; }},
         request{.name = "unsubscribe",
                 .from = other,
-                .body = [](world& at) { return wire::unsubscribe{at.request - 1}; },
-                .before = [](world& at) { at.send_request(other, wire::subscribe{"k"}); },
-                .id = [](world& at) { return ++at.request; }},
+                .body = [](world& world) { return wire::unsubscribe{world.request - 1}; },
+                .before = [](world& world) { world.send_request(other, wire::subscribe{"k"}); },
+                .id = [](world& world) { return ++world.request; }},
         request{.name = "unfence",
                 .from = other,
                 .body = [](world&) { return wire::unfence{"kv"}; },
@@ -639,11 +648,11 @@ INSTANTIATE_TEST_SUITE_P(
         request{.name = "keep",
                 .from = fresh,
                 .body =
-                    [](world& at) {
-                      return wire::keep{{at.kv}, {1}, false};
+                    [](world& world) {
+                      return wire::keep{{world.kv}, {1}, false};
                     },
                 .before = lose_and_resume}),
-    [](const auto& of) { return std::string(of.param.name); });
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace gpushm::broker_detail

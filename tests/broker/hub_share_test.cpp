@@ -109,12 +109,12 @@ class hub_share : public hub_test {
     EXPECT_EQ(packets[0].subscription, std::optional<std::uint64_t>(0))
         << "a resync may replace it";
     EXPECT_TRUE(packets[0].descriptors.empty());
-    const auto* what = std::get_if<wire::event>(&packets[0].message.body);
-    ASSERT_NE(what, nullptr);
-    EXPECT_EQ(what->kind, event_kind::removed);
-    EXPECT_EQ(what->generation, generation);
-    EXPECT_EQ(what->name, name);
-    EXPECT_EQ(what->peer_pid, 0);
+    const auto* entry = std::get_if<wire::event>(&packets[0].message.body);
+    ASSERT_NE(entry, nullptr);
+    EXPECT_EQ(entry->kind, event_kind::removed);
+    EXPECT_EQ(entry->generation, generation);
+    EXPECT_EQ(entry->name, name);
+    EXPECT_EQ(entry->peer_pid, 0);
   }
 };
 
@@ -136,18 +136,18 @@ TEST_F(hub_share, opened_after_confirmation_with_ticket_and_offset) {
     ASSERT_EQ(replies.size(), 1U);
     EXPECT_EQ(replies[0].message.id, request);
     EXPECT_TRUE(replies[0].on_event_lane);
-    const auto* found = std::get_if<wire::opened>(&replies[0].message.body);
-    ASSERT_NE(found, nullptr);
-    EXPECT_EQ(found->segment.generation, created);
-    EXPECT_EQ(found->segment.size_bytes, 1000U);
-    EXPECT_EQ(found->segment.allocated_bytes, 4096U);
-    EXPECT_EQ(found->segment.offset_bytes, 3000U);
-    EXPECT_EQ(found->segment.backend, backend::cuda_ipc);
-    EXPECT_EQ(found->segment.chunk_count, 0U);
-    EXPECT_EQ(found->segment.device.uuid, "GPU-0");
-    EXPECT_EQ(found->segment.creator_pid, 101);
-    EXPECT_EQ(found->ticket, bytes_of("not read by the broker"));
-    EXPECT_TRUE(found->chunk_bytes.empty());
+    const auto* opened = std::get_if<wire::opened>(&replies[0].message.body);
+    ASSERT_NE(opened, nullptr);
+    EXPECT_EQ(opened->segment.generation, created);
+    EXPECT_EQ(opened->segment.size_bytes, 1000U);
+    EXPECT_EQ(opened->segment.allocated_bytes, 4096U);
+    EXPECT_EQ(opened->segment.offset_bytes, 3000U);
+    EXPECT_EQ(opened->segment.backend, backend::cuda_ipc);
+    EXPECT_EQ(opened->segment.chunk_count, 0U);
+    EXPECT_EQ(opened->segment.device.uuid, "GPU-0");
+    EXPECT_EQ(opened->segment.creator_pid, 101);
+    EXPECT_EQ(opened->ticket, bytes_of("not read by the broker"));
+    EXPECT_TRUE(opened->chunk_bytes.empty());
     EXPECT_TRUE(replies[0].descriptors.empty());
   }
   EXPECT_NE(ids[0], ids[1]);
@@ -335,10 +335,10 @@ TEST_F(hub_share, offered_only_to_opens_that_wait_for_the_exporter) {
   EXPECT_FALSE(expect<wire::waiting>(round_trip(importer, wire::open{"kv", 999, 0})).segment)
       << "the open will be refused";
   EXPECT_FALSE(expect<wire::waiting>(round_trip(importer, wire::open{"later", 0, 1'000})).segment);
-  const auto all = round_trip(importer, wire::open_many{{"later", "kv"}, 0, 1'000});
-  ASSERT_EQ(all.size(), 2U);
-  EXPECT_FALSE(std::get<wire::waiting>(all[0].message.body).segment);
-  EXPECT_EQ(std::get<wire::waiting>(all[1].message.body).segment->generation, created);
+  const auto answers = round_trip(importer, wire::open_many{{"later", "kv"}, 0, 1'000});
+  ASSERT_EQ(answers.size(), 2U);
+  EXPECT_FALSE(std::get<wire::waiting>(answers[0].message.body).segment);
+  EXPECT_EQ(std::get<wire::waiting>(answers[1].message.body).segment->generation, created);
   take(exporter);
   const auto later =
       expect<wire::reserved>(round_trip(exporter, legacy_handle("later"))).generation;
@@ -569,12 +569,12 @@ TEST_F(hub_share_fake, pool_is_sent_with_its_descriptor) {
   auto replies = take(importer);
   ASSERT_EQ(replies.size(), 1U);
   EXPECT_EQ(replies[0].message.id, request);
-  const auto found = std::get<wire::opened>(replies[0].message.body);
-  EXPECT_EQ(found.chunk_bytes, std::vector<std::uint64_t>{4096});
-  EXPECT_EQ(found.segment.backend, backend::cuda_pool);
-  EXPECT_EQ(found.segment.size_bytes, 1000U);
-  EXPECT_EQ(found.segment.offset_bytes, 3000U);
-  EXPECT_EQ(found.ticket, bytes_of("not read by the broker"));
+  const auto opened = std::get<wire::opened>(replies[0].message.body);
+  EXPECT_EQ(opened.chunk_bytes, std::vector<std::uint64_t>{4096});
+  EXPECT_EQ(opened.segment.backend, backend::cuda_pool);
+  EXPECT_EQ(opened.segment.size_bytes, 1000U);
+  EXPECT_EQ(opened.segment.offset_bytes, 3000U);
+  EXPECT_EQ(opened.ticket, bytes_of("not read by the broker"));
   EXPECT_EQ(replies[0].descriptors.size(), 1U) << "the pool";
 
   fake_.hang_up(exporter);

@@ -54,13 +54,13 @@ struct arrived {
 
 class recorded_outbox final : public outbox {
  public:
-  void send(session& to, prepared one) noexcept override {
-    if (one.empty()) {
+  void send(session& target, prepared prepared) noexcept override {
+    if (prepared.empty()) {
       return;
     }
-    ASSERT_EQ(one.size(), 1U);
-    outgoing& packet = one.front();
-    EXPECT_FALSE(is_dropped(to.number)) << "sent to a dropped session";
+    ASSERT_EQ(prepared.size(), 1U);
+    outgoing& packet = prepared.front();
+    EXPECT_FALSE(is_dropped(target.number)) << "sent to a dropped session";
     const std::vector<std::byte> bytes = packet.encode();
     EXPECT_LE(bytes.size(), wire::max_packet_bytes);
     EXPECT_GT(packet.cost(), 0U);
@@ -70,13 +70,13 @@ class recorded_outbox final : public outbox {
     }
     auto message = wire::decode(bytes);
     ASSERT_TRUE(message);
-    sent[to.number].push_back({std::move(*message),
-                               std::move(packet.descriptors),
-                               std::move(packet.files),
-                               std::move(packet.own),
-                               packet.on_event_lane,
-                               packet.subscription});
-    events[to.number] += packet.on_event_lane ? 1U : 0U;
+    sent[target.number].push_back({std::move(*message),
+                                   std::move(packet.descriptors),
+                                   std::move(packet.files),
+                                   std::move(packet.own),
+                                   packet.on_event_lane,
+                                   packet.subscription});
+    events[target.number] += packet.on_event_lane ? 1U : 0U;
   }
   void deliver() noexcept override {}
   void record(const session& /*of*/) noexcept override {}
@@ -86,24 +86,24 @@ class recorded_outbox final : public outbox {
   kept_fd open_event_lane(session& /*of*/) override {
     return base::guarded_fd::open([] { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); });
   }
-  std::uint64_t events_queued(const session& of) const noexcept override {
-    const auto at = events.find(of.number);
+  std::uint64_t events_queued(const session& session) const noexcept override {
+    const auto at = events.find(session.number);
     return at == events.end() ? 0 : at->second;
   }
-  bool takes_event(const session& of, std::uint64_t /*subscription*/) const noexcept override {
-    return full.count(of.number) == 0;
+  bool takes_event(const session& session, std::uint64_t /*subscription*/) const noexcept override {
+    return full.count(session.number) == 0;
   }
-  void lose_event(session& of, std::uint64_t subscription) noexcept override {
-    lost_events.emplace_back(of.number, subscription);
+  void lose_event(session& session, std::uint64_t subscription) noexcept override {
+    lost_events.emplace_back(session.number, subscription);
   }
-  void drop(session& of, std::string_view why) noexcept override {
+  void drop(session& session, std::string_view why) noexcept override {
     EXPECT_FALSE(why.empty());
-    EXPECT_FALSE(is_dropped(of.number)) << "twice";
-    dropped.push_back(of.number);
+    EXPECT_FALSE(is_dropped(session.number)) << "twice";
+    dropped.push_back(session.number);
   }
-  void fence_of(session& of, fence kind, kept_fd pidfd, kept_fd life) override {
+  void fence_of(session& session, fence kind, kept_fd pidfd, kept_fd life) override {
     EXPECT_TRUE(pidfd && life);
-    fences[of.number] = kind;
+    fences[session.number] = kind;
   }
   [[nodiscard]] bool is_dropped(core::session_id number) const {
     return std::find(dropped.begin(), dropped.end(), number) != dropped.end();
@@ -124,7 +124,7 @@ class hub_test : public testing::Test {
   explicit hub_test(const core::limits& bounds = {},
                     std::shared_ptr<closer> closes = nullptr,
                     recorder* records = nullptr,
-                    core::saved_state* from = nullptr)
+                    core::saved_state* saved = nullptr)
       : before_(open_descriptors()),
         state_table_(memfd(4096, 0)),
         hub_(
@@ -134,7 +134,7 @@ class hub_test : public testing::Test {
              std::move(closes),
              records,
              nullptr,
-             from},
+             saved},
             out_,
             [](void* context,
                std::uint32_t slot,
@@ -165,12 +165,12 @@ class hub_test : public testing::Test {
     EXPECT_EQ(open_descriptors(), before_ + 1);  // the state table
   }
 
-  core::session_id accept(const core::peer& who = {101, 1000, true}) {
-    hub_.accept(std::make_shared<session>(next_session_), who);
+  core::session_id accept(const core::peer& peer = {101, 1000, true}) {
+    hub_.accept(std::make_shared<session>(next_session_), peer);
     return next_session_++;
   }
-  core::session_id greet(const core::peer& who = {101, 1000, true}) {
-    const auto session = accept(who);
+  core::session_id greet(const core::peer& peer = {101, 1000, true}) {
+    const auto session = accept(peer);
     const auto replies = round_trip(session, wire::hello{});
     EXPECT_EQ(replies.size(), 1U);
     EXPECT_TRUE(std::holds_alternative<wire::welcome>(replies.at(0).message.body));
@@ -194,9 +194,9 @@ class hub_test : public testing::Test {
   void receive(core::session_id number,
                const std::vector<std::byte>& packet,
                std::vector<base::unique_fd> fds = {},
-               lane_kind on = lane_kind::requests) {
+               lane_kind lane_kind = lane_kind::requests) {
     session& from = *hub_.find(number);
-    hub_.receive(from, packet, not_kept(base::guard_all(std::move(fds))), now_, 0, on);
+    hub_.receive(from, packet, not_kept(base::guard_all(std::move(fds))), now_, 0, lane_kind);
     while (from.rest || from.resumes) {
       hub_.resume(from);
     }

@@ -60,11 +60,11 @@ TEST(close_apart, closes_everything_and_does_not_wait) {
   gpushm_testing::lingering_socket second(600s);
   base::unique_fd file(::eventfd(0, EFD_CLOEXEC));
   const std::array numbers{first.trap.get(), second.trap.get(), file.get()};
-  std::vector<base::unique_fd> all;
-  all.push_back(std::move(first.trap));
-  all.push_back(std::move(second.trap));
-  all.push_back(std::move(file));
-  const auto kept = std::make_shared<std::vector<base::unique_fd>>(std::move(all));
+  std::vector<base::unique_fd> files;
+  files.push_back(std::move(first.trap));
+  files.push_back(std::move(second.trap));
+  files.push_back(std::move(file));
+  const auto kept = std::make_shared<std::vector<base::unique_fd>>(std::move(files));
   ASSERT_TRUE(returns([kept] { close_apart(std::move(*kept)); }));
   for (const int each : numbers) {
     EXPECT_EQ(::fcntl(each, F_GETFD), -1) << each;
@@ -73,13 +73,13 @@ TEST(close_apart, closes_everything_and_does_not_wait) {
 
 /// The number of threads of that name.
 std::size_t threads_named(const std::string& name) {
-  std::size_t found = 0;
+  std::size_t result = 0;
   for (const auto& each : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream file(each.path() / "comm");
     std::string line;
-    found += std::getline(file, line) && line == name ? 1U : 0U;
+    result += std::getline(file, line) && line == name ? 1U : 0U;
   }
-  return found;
+  return result;
 }
 
 /// A member chooses how many: nothing is charged for connections that are refused.

@@ -29,7 +29,7 @@ int simulated_seconds() {
 adaptive_poll::clock::duration max_polled_in_one_second(
     adaptive_poll::clock::duration gap,
     adaptive_poll::clock::duration wait,
-    adaptive_poll::after what = adaptive_poll::after::reply) {
+    adaptive_poll::after outcome = adaptive_poll::after::reply) {
   adaptive_poll poll(true);
   adaptive_poll::clock::time_point now{1h};
   const auto end = now + std::chrono::seconds(simulated_seconds());
@@ -37,7 +37,7 @@ adaptive_poll::clock::duration max_polled_in_one_second(
   adaptive_poll::clock::duration sum{0};
   adaptive_poll::clock::duration most{0};
   while (now < end) {
-    if (const auto longest = poll.next(what, now); longest.count() != 0) {
+    if (const auto longest = poll.next(outcome, now); longest.count() != 0) {
       const auto took = std::min(longest, wait);
       now += took;
       poll.polled(took, wait < longest);
@@ -111,11 +111,11 @@ TEST(adaptive_poll, polls_every_time_after_a_hit) {
 TEST(adaptive_poll, counts_misses_per_kind_of_event) {
   adaptive_poll poll(true);
   adaptive_poll::clock::time_point now{1h};
-  const auto poll_after = [&](adaptive_poll::after what, bool found) {
+  const auto poll_after = [&](adaptive_poll::after outcome, bool success) {
     now += 1ms;
-    const auto longest = poll.next(what, now);
+    const auto longest = poll.next(outcome, now);
     if (longest.count() != 0) {
-      poll.polled(found ? 5us : longest, found);
+      poll.polled(success ? 5us : longest, success);
     }
     return longest.count() != 0;
   };

@@ -59,27 +59,27 @@ class ledger : public testing::Test {
     result->creator = {1, creator_uid, true, {}};
     return result;
   }
-  static void publish(segment_ledger& in, core::segment& what, std::byte metadata = {}) {
+  static void publish(segment_ledger& ledger, core::segment& segment, std::byte metadata = {}) {
     auto block = std::make_shared<core::metadata_block>();
     block->bytes = {metadata};
-    what.metadata = std::move(block);
-    what.published = true;
-    in.note(what);
+    segment.metadata = std::move(block);
+    segment.published = true;
+    ledger.note(segment);
   }
-  [[nodiscard]] static wire::reserve offer_of(const segment_ledger& by,
-                                              const core::segment& what,
+  [[nodiscard]] static wire::reserve offer_of(const segment_ledger& ledger,
+                                              const core::segment& segment,
                                               std::uint32_t uid) {
-    return {static_cast<const base::reservation&>(what),
-            what.generation,
+    return {static_cast<const base::reservation&>(segment),
+            segment.generation,
             creator_uid,
-            by.receipt_for(what.name, what.generation, uid, uid == creator_uid)};
+            ledger.receipt_for(segment.name, segment.generation, uid, uid == creator_uid)};
   }
   /// Nothing: it may be handed back.
-  [[nodiscard]] static std::optional<errc> refusal(const segment_ledger& by,
+  [[nodiscard]] static std::optional<errc> refusal(const segment_ledger& ledger,
                                                    const wire::reserve& offer,
                                                    std::uint32_t uid) {
     try {
-      const core::lost_segment lost = by.check_return(offer, uid);
+      const core::lost_segment lost = ledger.check_return(offer, uid);
       EXPECT_EQ(lost.generation, offer.generation);
       EXPECT_EQ(lost.creator_uid, creator_uid);
       return std::nullopt;
@@ -250,10 +250,10 @@ TEST_F(ledger, a_timeline_page_is_handed_back_by_readers_later) {
       publish(first, *each);
     }
   }
-  const auto refusals = [&](segment_ledger by) {
-    return std::array{refusal(by, offer_of(by, *page, creator_uid), creator_uid),
-                      refusal(by, offer_of(by, *page, reader_uid), reader_uid),
-                      refusal(by, offer_of(by, *memory, reader_uid), reader_uid)};
+  const auto refusals = [&](segment_ledger ledger) {
+    return std::array{refusal(ledger, offer_of(ledger, *page, creator_uid), creator_uid),
+                      refusal(ledger, offer_of(ledger, *page, reader_uid), reader_uid),
+                      refusal(ledger, offer_of(ledger, *memory, reader_uid), reader_uid)};
   };
   using result = std::array<std::optional<errc>, 3>;
   EXPECT_EQ(refusals(make(100)),
@@ -271,11 +271,11 @@ TEST_F(ledger, has_the_identities_of_pages) {
   page->backend = old->backend = backend::signals;
   const page_identity first_page{5, 1'000'000'000'000};
   const page_identity second_page{5, 7};
-  const auto expect_all = [&](const segment_ledger& by, const page_identity& of_old) {
-    EXPECT_EQ(by.page_of(1), first_page);
-    EXPECT_EQ(by.page_of(2), of_old);
-    EXPECT_FALSE(by.page_of(3).is_known());
-    EXPECT_FALSE(by.page_of(4).is_known());
+  const auto expect_all = [&](const segment_ledger& ledger, const page_identity& of_old) {
+    EXPECT_EQ(ledger.page_of(1), first_page);
+    EXPECT_EQ(ledger.page_of(2), of_old);
+    EXPECT_FALSE(ledger.page_of(3).is_known());
+    EXPECT_FALSE(ledger.page_of(4).is_known());
   };
   {
     auto first = make(1);
@@ -324,12 +324,12 @@ TEST_F(ledger, names_wait_for_those_that_may_hand_back) {
       EXPECT_NO_THROW(first.check_name(each->name, {9, reader_uid, true, {}}));
     }
   }
-  const auto refusals = [&](const segment_ledger& by, const core::peer& who) {
+  const auto refusals = [&](const segment_ledger& ledger, const core::peer& peer) {
     std::array<std::optional<errc>, 3> result;
     std::size_t i = 0;
     for (const char* name : {"in a pod", "elsewhere", "another"}) {
       try {
-        by.check_name(name, who);
+        ledger.check_name(name, peer);
       } catch (const error& why) {
         result[i] = why.code();
         EXPECT_NE(why.cause().find("hand it back for another "), std::string::npos);

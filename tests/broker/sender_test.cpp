@@ -46,10 +46,10 @@ prepared reply(std::uint64_t id, std::size_t bytes = 0) {
 }
 
 prepared event(std::uint64_t subscription) {
-  wire::event what;
-  what.kind = event_kind::published;
+  wire::event event;
+  event.kind = event_kind::published;
   outgoing packet;
-  packet.packet = wire::encode({subscription, std::move(what)});
+  packet.packet = wire::encode({subscription, std::move(event)});
   packet.subscription = subscription;
   packet.on_event_lane = true;
   packet.is_reply = false;
@@ -58,9 +58,9 @@ prepared event(std::uint64_t subscription) {
   return result;
 }
 
-std::vector<std::uint64_t> ids(const std::vector<wire::message>& of) {
+std::vector<std::uint64_t> ids(const std::vector<wire::message>& messages) {
   std::vector<std::uint64_t> result;
-  for (const wire::message& each : of) {
+  for (const wire::message& each : messages) {
     result.push_back(each.id);
   }
   return result;
@@ -70,33 +70,33 @@ class broker_sender : public testing_world::connection_test {
  protected:
   explicit broker_sender(const core::limits& bounds = {}) : connection_test(bounds) {}
 
-  void step(connection& of) override {
-    if (of.may_flush()) {
-      sender_.flush(of);
+  void step(connection& member) override {
+    if (member.may_flush()) {
+      sender_.flush(member);
     } else {
-      of.requests.readable = false;  // this test receives nothing
+      member.requests.readable = false;  // this test receives nothing
     }
   }
-  void send(connection& to, prepared packet) {
-    sender_.send(to, std::move(packet));
+  void send(connection& connection, prepared packet) {
+    sender_.send(connection, std::move(packet));
     sender_.deliver();
   }
   /// Lets the peer read until it has `count` messages.
-  std::vector<wire::message> read_all(const connection& of, std::size_t count) {
-    std::vector<wire::message> all;
+  std::vector<wire::message> read_all(const connection& connection, std::size_t count) {
+    std::vector<wire::message> packets;
     EXPECT_TRUE(gpushm_testing::eventually(
         [&] {
           poll();
-          for (wire::message& each : read(of)) {
-            all.push_back(std::move(each));
+          for (wire::message& each : read(connection)) {
+            packets.push_back(std::move(each));
           }
-          return all.size() >= count;
+          return packets.size() >= count;
         },
         seconds(10)));
-    return all;
+    return packets;
   }
-  [[nodiscard]] static std::uint64_t held(const connection& of) {
-    return of.held.held(core::resource::memory_bytes);
+  [[nodiscard]] static std::uint64_t held(const connection& connection) {
+    return connection.held.held(core::resource::memory_bytes);
   }
 
   deadlines deadlines_{io_, hub_, *this, log_, {seconds(100), seconds(100)}};
@@ -161,10 +161,10 @@ TEST_F(broker_sender, replaces_excess_events_by_one_resync) {
   }
   sender_.lose_event(to, 7);
   EXPECT_EQ(to.queued_events, room);
-  const auto all = read_all(to, room + 1);
-  ASSERT_EQ(all.size(), room + 1);
+  const auto packets = read_all(to, room + 1);
+  ASSERT_EQ(packets.size(), room + 1);
   for (std::size_t i = 0; i <= room; ++i) {
-    const auto* what = std::get_if<wire::event>(&all[i].body);
+    const auto* what = std::get_if<wire::event>(&packets[i].body);
     ASSERT_NE(what, nullptr);
     EXPECT_EQ(what->kind, i == room ? event_kind::resync : event_kind::published);
   }
@@ -194,9 +194,9 @@ TEST_F(broker_sender, sends_a_resync_with_an_empty_queue) {
   sender_.lose_event(to, 7);
   sender_.lose_event(to, 7);
   poll();
-  const auto all = read(to);
-  ASSERT_EQ(ids(all), std::vector<std::uint64_t>{7});
-  const auto* what = std::get_if<wire::event>(&all.front().body);
+  const auto packets = read(to);
+  ASSERT_EQ(ids(packets), std::vector<std::uint64_t>{7});
+  const auto* what = std::get_if<wire::event>(&packets.front().body);
   ASSERT_NE(what, nullptr);
   EXPECT_EQ(what->kind, event_kind::resync);
 }
@@ -220,11 +220,11 @@ TEST_F(broker_sender, limits_descriptors_in_flight) {
 TEST_F(broker_sender, limits_descriptors_in_flight_of_a_principal) {
   const base::unique_fd file = testing_world::memfd(4096);
   std::uint64_t sent = 0;
-  const auto send_two = [&](connection& to) {
-    to.requests.sent = std::max<std::uint64_t>(to.requests.sent, 1);  // no Welcome
+  const auto send_two = [&](connection& connection) {
+    connection.requests.sent = std::max<std::uint64_t>(connection.requests.sent, 1);  // no Welcome
     prepared packet = reply(++sent);
     packet.front().descriptors = {file.get(), file.get()};
-    send(to, std::move(packet));
+    send(connection, std::move(packet));
     return sent;
   };
   std::vector<connection*> silent;
@@ -255,12 +255,12 @@ TEST_F(broker_sender, limits_descriptors_in_flight_of_a_principal) {
 
 TEST_F(broker_sender, counts_what_a_predecessor_has_sent) {
   const base::unique_fd file = testing_world::memfd(4096);
-  const auto send_two = [&](sender& by, connection& to) {
-    to.requests.sent = 1;  // no Welcome
+  const auto send_two = [&](sender& sender, connection& connection) {
+    connection.requests.sent = 1;  // no Welcome
     prepared packet = reply(1);
     packet.front().descriptors = {file.get(), file.get()};
-    by.send(to, std::move(packet));
-    by.deliver();
+    sender.send(connection, std::move(packet));
+    sender.deliver();
   };
   std::vector<connection*> silent;
   for (int i = 0; i < 4; ++i) {
@@ -376,9 +376,9 @@ TEST_F(broker_sender_without_memory, owes_a_resync_for_an_event_beyond_the_share
     ++sent;
   }
   EXPECT_LT(sent, 1024U);
-  const auto all = read_all(to, sent);
-  ASSERT_EQ(all.size(), sent);
-  EXPECT_EQ(std::get<wire::event>(all.back().body).kind, event_kind::resync);
+  const auto packets = read_all(to, sent);
+  ASSERT_EQ(packets.size(), sent);
+  EXPECT_EQ(std::get<wire::event>(packets.back().body).kind, event_kind::resync);
 }
 
 /// With a journal.
@@ -400,9 +400,9 @@ class broker_sender_with_journal : public broker_sender {
     EXPECT_EQ(::sendfile(copy.get(), file_.get(), &from, size), status.st_size);
     return journal::journal::open(std::move(copy));
   }
-  [[nodiscard]] std::uint64_t recorded_events(const connection& of) {
+  [[nodiscard]] std::uint64_t recorded_events(const connection& connection) {
     const auto log = committed();
-    const auto bytes = log.find(records::key_of(records::kind::lane, of.number));
+    const auto bytes = log.find(records::key_of(records::kind::lane, connection.number));
     return bytes
                ? std::get<records::lane_record>(records::decode(records::kind::lane, *bytes)).queued
                : 0;

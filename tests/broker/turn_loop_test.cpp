@@ -19,21 +19,21 @@ namespace {
 /// Processes whose uid is unknown, as those of another user namespace are.
 class processes_that_are_not_vouched_for : public testing_world::connection_test {
  protected:
-  connection& connect_as(const core::principal& who) {
-    connection& of = connect();
-    loop_.leave(of);
-    of.principal = who;
-    loop_.join(of);
-    of.requests.readable = true;
-    all_.push_back(&of);
-    return of;
+  connection& connect_as(const core::principal& principal) {
+    connection& connection = connect();
+    loop_.leave(connection);
+    connection.principal = principal;
+    loop_.join(connection);
+    connection.requests.readable = true;
+    all_.push_back(&connection);
+    return connection;
   }
   /// Each has more to do until the turns that a test looks at have been taken.
-  void step(connection& of) override {
+  void step(connection& member) override {
     const auto begin = std::chrono::steady_clock::now();
     while (std::chrono::steady_clock::now() == begin) {
     }
-    turns_.push_back(of.principal.key);
+    turns_.push_back(member.principal.key);
     if (turns_.size() == looked_at) {
       for (connection* const each : all_) {
         each->requests.readable = false;
@@ -66,9 +66,9 @@ TEST_F(processes_that_are_not_vouched_for, share_one_turn) {
 class event_loop_that_is_busy : public testing_world::connection_test {
  protected:
   static constexpr int last_round = 6;
-  void step(connection& of) override {
-    if (&of == busy_) {
-      of.requests.readable = rounds_ < last_round;
+  void step(connection& member) override {
+    if (&member == busy_) {
+      member.requests.readable = rounds_ < last_round;
       if (rounds_ == 1 && !is_sent_) {
         is_sent_ = true;
         const std::byte one{};
@@ -76,7 +76,7 @@ class event_loop_that_is_busy : public testing_world::connection_test {
                   transport::send_result::sent);
       }
     } else {
-      of.requests.readable = false;
+      member.requests.readable = false;
       round_of_other_ = rounds_;
     }
   }

@@ -42,24 +42,24 @@ class race {
 };
 
 TEST(broker_turns, principals_get_equal_time) {
-  race all;
-  all.add("a", 10);
-  all.add("b", 1'000);
-  all.run(1'000'000);
-  EXPECT_NEAR(static_cast<double>(all.got(0)), 500'000, 5'000);
-  EXPECT_NEAR(static_cast<double>(all.got(1)), 500'000, 5'000);
+  race changes;
+  changes.add("a", 10);
+  changes.add("b", 1'000);
+  changes.run(1'000'000);
+  EXPECT_NEAR(static_cast<double>(changes.got(0)), 500'000, 5'000);
+  EXPECT_NEAR(static_cast<double>(changes.got(1)), 500'000, 5'000);
 }
 
 TEST(broker_turns, members_of_one_principal_share_its_time) {
-  race all;
-  all.add("good", 10);
+  race changes;
+  changes.add("good", 10);
   for (int i = 0; i < 100; ++i) {
-    all.add("many", 10);
+    changes.add("many", 10);
   }
-  all.run(1'000'000);
-  EXPECT_NEAR(static_cast<double>(all.got(0)), 500'000, 5'000);
+  changes.run(1'000'000);
+  EXPECT_NEAR(static_cast<double>(changes.got(0)), 500'000, 5'000);
   for (std::size_t i = 1; i <= 100; ++i) {
-    EXPECT_NEAR(static_cast<double>(all.got(i)), 5'000, 100);
+    EXPECT_NEAR(static_cast<double>(changes.got(i)), 5'000, 100);
   }
 }
 

@@ -125,24 +125,24 @@ class replaced_broker : public testing::Test {
   child keeper_ = start_keeper();
 };
 
-void fill(gpushm::segment& of, std::uint8_t with) {
-  std::memset(of.mutable_data(), with, segment_bytes);
+void fill(gpushm::segment& segment, std::uint8_t with) {
+  std::memset(segment.mutable_data(), with, segment_bytes);
 }
-void fill_first(gpushm::segment& of, std::uint8_t with) {
-  *static_cast<std::uint8_t*>(of.mutable_data()) = with;
+void fill_first(gpushm::segment& segment, std::uint8_t with) {
+  *static_cast<std::uint8_t*>(segment.mutable_data()) = with;
 }
-[[nodiscard]] bool has(const gpushm::segment& in, std::uint8_t what) {
-  const auto* const bytes = static_cast<const std::uint8_t*>(in.data());
-  return bytes[0] == what && std::memcmp(bytes, bytes + 1, segment_bytes - 1) == 0;
+[[nodiscard]] bool has(const gpushm::segment& segment, std::uint8_t value) {
+  const auto* const bytes = static_cast<const std::uint8_t*>(segment.data());
+  return bytes[0] == value && std::memcmp(bytes, bytes + 1, segment_bytes - 1) == 0;
 }
 
 /// The errors of threads.
 class failures {
  public:
-  void add(const std::string& what) {
+  void add(const std::string& line) {
     const std::lock_guard lock(mutex_);
     if (all_.size() < 20) {
-      all_.push_back(what);
+      all_.push_back(line);
     }
     any_ = true;
   }
@@ -329,8 +329,8 @@ TEST_F(replaced_broker, leaves_nothing_in_a_keeper_that_did_not_read_for_a_while
 }
 
 /// A value in /proc of a process or thread; 0: there is none.
-std::uint64_t proc_status(const std::filesystem::path& of, const std::string& name) {
-  std::ifstream file(of / "status");
+std::uint64_t proc_status(const std::filesystem::path& path, const std::string& name) {
+  std::ifstream file(path / "status");
   std::string word;
   while (file >> word && word != name + ":") {
   }
@@ -348,20 +348,20 @@ std::string name_of(const std::filesystem::path& thread) {
 TEST_F(replaced_broker, opens_descriptors_without_a_wait_for_a_larger_table) {
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-  const auto all = std::min<std::uint64_t>(limit.rlim_max, 65'536);
-  EXPECT_GE(proc_status("/proc/" + std::to_string(keeper_.pid()), "FDSize"), all);
+  const auto limit_now = std::min<std::uint64_t>(limit.rlim_max, 65'536);
+  EXPECT_GE(proc_status("/proc/" + std::to_string(keeper_.pid()), "FDSize"), limit_now);
   for (const bool is_successor : {false, true}) {
     if (is_successor) {
       ASSERT_TRUE(kill_broker());
       ASSERT_TRUE(eventually([&] { return can_connect(); }, 20s));
     }
     const std::filesystem::path broker = "/proc/" + std::to_string(broker_pid());
-    EXPECT_GE(proc_status(broker, "FDSize"), all) << "of its successor: " << is_successor;
+    EXPECT_GE(proc_status(broker, "FDSize"), limit_now) << "of its successor: " << is_successor;
     int receivers = 0;
     for (const auto& thread : std::filesystem::directory_iterator(broker / "task")) {
       if (name_of(thread) == "gpushm-receiver") {
         ++receivers;
-        EXPECT_GE(proc_status(thread, "FDSize"), std::min<std::uint64_t>(all, 4'096));
+        EXPECT_GE(proc_status(thread, "FDSize"), std::min<std::uint64_t>(limit_now, 4'096));
       }
     }
     EXPECT_GT(receivers, 0);
@@ -460,11 +460,14 @@ class replaced_broker_under_load : public replaced_broker {
   }
 
  private:
-  static std::string percentiles(std::vector<std::chrono::microseconds>& of) {
-    std::sort(of.begin(), of.end());
+  static std::string percentiles(std::vector<std::chrono::microseconds>& microseconds) {
+    std::sort(microseconds.begin(), microseconds.end());
     const auto at = [&](std::size_t percent) {
-      return of.empty() ? 0.0
-                        : static_cast<double>(of[(of.size() - 1) * percent / 100].count()) / 1000;
+      return microseconds.empty()
+                 ? 0.0
+                 : static_cast<double>(
+                       microseconds[(microseconds.size() - 1) * percent / 100].count()) /
+                       1000;
     };
     std::array<char, 100> text{};
     std::snprintf(text.data(),

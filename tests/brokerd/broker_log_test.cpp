@@ -20,8 +20,8 @@ namespace {
 using namespace std::chrono_literals;
 using gpushm_testing::stream;
 
-gpushm::segment make(gpushm::client& by, const std::string& name) {
-  gpushm::segment result = by.create(
+gpushm::segment make(gpushm::client& client, const std::string& name) {
+  gpushm::segment result = client.create(
       name, {.size_bytes = 4096, .device = "host", .lifetime = gpushm::lifetime::persistent});
   result.publish();
   return result;
@@ -46,9 +46,9 @@ TEST(broker_log, says_what_a_start_continues_and_why_it_was_needed) {
 
   const std::regex format(
       R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (debug  |info   |warning|error  ) gpushm-(brokerd|keeper): .*)");
-  std::istringstream all(broker.keeper().output().text(stream::err));
+  std::istringstream input(broker.keeper().output().text(stream::err));
   int versions = 0;
-  for (std::string line; std::getline(all, line);) {
+  for (std::string line; std::getline(input, line);) {
     EXPECT_TRUE(std::regex_match(line, format)) << line;
     versions += line.find(": version ") != std::string::npos ? 1 : 0;
   }

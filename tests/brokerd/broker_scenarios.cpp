@@ -24,20 +24,20 @@ namespace wire = gpushm::wire;
 // ---- confirmations ----
 
 /// The exporter is asked once, and the open is answered once.
-void confirm_an_open(world& of) {
+void confirm_an_open(world& world) {
   wire::open wanted;
   wanted.name = "a";
   wanted.timeout_ms = static_cast<std::uint32_t>(gpushm_testing::scaled_timeout(20s).count());
-  EXPECT_TRUE(of.asking->send(wanted));
-  const auto question = of.asked->receive(20s);
+  EXPECT_TRUE(world.asking->send(wanted));
+  const auto question = world.asked->receive(20s);
   const auto* const asked = body_of<wire::confirm>(question);
   ASSERT_NE(asked, nullptr);
   EXPECT_EQ(asked->questions.size(), 1U);
-  EXPECT_TRUE(of.asked->send(wire::confirmed{
+  EXPECT_TRUE(world.asked->send(wire::confirmed{
       asked->questions, std::vector(asked->questions.size(), wire::verdict::unchanged)}));
   int waits = 0;
   for (;;) {
-    const auto reply = of.asking->receive(20s);
+    const auto reply = world.asking->receive(20s);
     if (body_of<wire::opened>(reply) != nullptr) {
       break;
     }
@@ -47,8 +47,8 @@ void confirm_an_open(world& of) {
   EXPECT_EQ(waits, 1);
 }
 
-void expect_silence(raw_session& from) {
-  const auto got = from.receive(50ms);
+void expect_silence(raw_session& session) {
+  const auto got = session.receive(50ms);
   EXPECT_FALSE(got.closed);
   EXPECT_FALSE(got.message);
 }
@@ -58,34 +58,34 @@ void expect_silence(raw_session& from) {
 /// More than a socket has room for, and than the broker queues.
 constexpr int unread_replies = 240;
 
-void start_reader(world& of) {
-  of.create("b", false);
-  of.create("c", false);
-  of.process = child::start(
-      {.argv = {own_program("stopped_reader"), of.socket, std::to_string(unread_replies)}});
-  of.process->wait_for_line("^ready$", 20s);
+void start_reader(world& world) {
+  world.create("b", false);
+  world.create("c", false);
+  world.process = child::start(
+      {.argv = {own_program("stopped_reader"), world.socket, std::to_string(unread_replies)}});
+  world.process->wait_for_line("^ready$", 20s);
 }
 
-void stop_reader(world& of) {
-  of.process->write("send\n");
-  of.process->wait_for_line("^sent$", 20s);
-  of.process->kill(SIGSTOP);
-  for (gpushm::segment& each : of.created) {
+void stop_reader(world& world) {
+  world.process->write("send\n");
+  world.process->wait_for_line("^sent$", 20s);
+  world.process->kill(SIGSTOP);
+  for (gpushm::segment& each : world.created) {
     each.publish();
   }
   for (int i = 0; i < 30; ++i) {  // meanwhile the broker takes turns, and queues more replies
-    EXPECT_EQ(of.exporter->list().size(), 2U);
+    EXPECT_EQ(world.exporter->list().size(), 2U);
   }
 }
 
-void continue_reader(world& of) {
-  of.process->kill(SIGCONT);
-  of.process->write("read\n");
-  EXPECT_EQ(of.process->wait_exit(20s), gpushm_testing::exited(0));
+void continue_reader(world& world) {
+  world.process->kill(SIGCONT);
+  world.process->write("read\n");
+  EXPECT_EQ(world.process->wait_exit(20s), gpushm_testing::exited(0));
   std::vector<std::string> replies;
   std::vector<std::string> events;
   bool has_resync = false;
-  std::istringstream lines(of.process->text(gpushm_testing::stream::out));
+  std::istringstream lines(world.process->text(gpushm_testing::stream::out));
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("answer ")) {
       replies.push_back(line.substr(7));
@@ -110,25 +110,25 @@ void continue_reader(world& of) {
 // ---- a writer that ends without a goodbye ----
 
 /// A process that has published "kv", which another has open.
-void start_writer(world& of) {
-  of.process =
-      child::start({.argv = {own_program("fence_writer"), of.socket, "kv", "killed", "0"}});
-  of.process->wait_for_line("^ready$", 20s);
-  of.open("kv");
-  of.events.emplace(of.importer->subscribe(""));
+void start_writer(world& world) {
+  world.process =
+      child::start({.argv = {own_program("fence_writer"), world.socket, "kv", "killed", "0"}});
+  world.process->wait_for_line("^ready$", 20s);
+  world.open("kv");
+  world.events.emplace(world.importer->subscribe(""));
 }
 
 /// It ends its connection, and writes on.
-void hang_up_writer(world& of) {
-  of.process->write("go\n");
-  EXPECT_TRUE(eventually([&] { return of.exporter->stat("kv").ending == 1; }, 20s));
+void hang_up_writer(world& world) {
+  world.process->write("go\n");
+  EXPECT_TRUE(eventually([&] { return world.exporter->stat("kv").ending == 1; }, 20s));
 }
 
 /// Until there is no event for `time`; -1: a resync is among them.
-int deaths_within(world& of, std::chrono::milliseconds time) {
+int deaths_within(world& world, std::chrono::milliseconds time) {
   int deaths = 0;
   bool has_resync = false;
-  while (const auto got = of.events->next(time)) {
+  while (const auto got = world.events->next(time)) {
     has_resync = has_resync || got->kind == gpushm::event_kind::resync;
     deaths += got->kind == gpushm::event_kind::peer_died ? 1 : 0;
   }
@@ -136,214 +136,214 @@ int deaths_within(world& of, std::chrono::milliseconds time) {
 }
 
 /// A subscriber gets one event, or a resync in its place.
-void expect_a_death(world& of) {
-  const auto got = of.events->next(20s);
+void expect_a_death(world& world) {
+  const auto got = world.events->next(20s);
   ASSERT_TRUE(got);
   EXPECT_TRUE(got->kind == gpushm::event_kind::peer_died ||
               got->kind == gpushm::event_kind::resync);
 }
 
 /// Its lease has ended, and only that.
-void expect_the_writer_gone(world& of) {
-  of.expect_leases("kv", 1);
-  const auto shown = of.exporter->stat("kv");
+void expect_the_writer_gone(world& world) {
+  world.expect_leases("kv", 1);
+  const auto shown = world.exporter->stat("kv");
   EXPECT_EQ(shown.ending, 0U);
   EXPECT_FALSE(shown.creator_alive);
-  EXPECT_EQ(of.opened.back().state(), gpushm::segment_state::exporter_gone);
-  EXPECT_LE(deaths_within(of, 50ms), 0);
+  EXPECT_EQ(world.opened.back().state(), gpushm::segment_state::exporter_gone);
+  EXPECT_LE(deaths_within(world, 50ms), 0);
 }
 
 const std::vector all{
     scenario{"list",
-             [](world& of) { of.create("a"); },
-             [](world& of) { EXPECT_EQ(of.importer->list().size(), 1U); },
-             [](world& of) { of.expect_leases("a", 1); }},
+             [](world& world) { world.create("a"); },
+             [](world& world) { EXPECT_EQ(world.importer->list().size(), 1U); },
+             [](world& world) { world.expect_leases("a", 1); }},
     scenario{"connect",
              [](world&) {},
-             [](world& of) { EXPECT_TRUE(of.connect().list().empty()); },
+             [](world& world) { EXPECT_TRUE(world.connect().list().empty()); },
              [](world&) {}},
     scenario{"create",
              [](world&) {},
-             [](world& of) { of.create("a", false); },
-             [](world& of) {
-               EXPECT_FALSE(of.importer->try_open("a"));
-               of.created.back().publish();
-               of.open("a");
-               of.expect_contents();
-               of.expect_leases("a", 2);
+             [](world& world) { world.create("a", false); },
+             [](world& world) {
+               EXPECT_FALSE(world.importer->try_open("a"));
+               world.created.back().publish();
+               world.open("a");
+               world.expect_contents();
+               world.expect_leases("a", 2);
              }},
     scenario{"create_in_batches",
              [](world&) {},
-             [](world& of) { of.create("a", false, several_batches); },
-             [](world& of) {
-               of.created.back().publish();
-               of.open("a");
-               of.expect_contents();
+             [](world& world) { world.create("a", false, several_batches); },
+             [](world& world) {
+               world.created.back().publish();
+               world.open("a");
+               world.expect_contents();
              }},
     scenario{"open_in_batches",
-             [](world& of) { of.create("a", true, several_batches); },
-             [](world& of) { of.open("a"); },
-             [](world& of) {
-               of.expect_contents();
-               of.expect_leases("a", 2);
+             [](world& world) { world.create("a", true, several_batches); },
+             [](world& world) { world.open("a"); },
+             [](world& world) {
+               world.expect_contents();
+               world.expect_leases("a", 2);
              }},
     scenario{"publish",
-             [](world& of) { of.create("a", false); },
-             [](world& of) { of.created.back().publish(); },
-             [](world& of) {
-               of.open("a");
-               of.expect_contents();
+             [](world& world) { world.create("a", false); },
+             [](world& world) { world.created.back().publish(); },
+             [](world& world) {
+               world.open("a");
+               world.expect_contents();
              }},
     scenario{"open",
-             [](world& of) { of.create("a"); },
-             [](world& of) { of.open("a"); },
-             [](world& of) {
-               of.expect_contents();
-               of.expect_leases("a", 2);
+             [](world& world) { world.create("a"); },
+             [](world& world) { world.open("a"); },
+             [](world& world) {
+               world.expect_contents();
+               world.expect_leases("a", 2);
              }},
     scenario{"open_that_waits",
-             [](world& of) {
-               of.create("a", false);
-               of.waiting = std::async(std::launch::async, [&of] { of.open("a"); });
-               EXPECT_TRUE(eventually([&] { return of.exporter->list().size() <= 1; }, 10s));
+             [](world& world) {
+               world.create("a", false);
+               world.waiting = std::async(std::launch::async, [&world] { world.open("a"); });
+               EXPECT_TRUE(eventually([&] { return world.exporter->list().size() <= 1; }, 10s));
              },
-             [](world& of) {
-               of.created.back().publish();
-               of.waiting.get();
+             [](world& world) {
+               world.created.back().publish();
+               world.waiting.get();
              },
-             [](world& of) {
-               of.expect_contents();
-               of.expect_leases("a", 2);
+             [](world& world) {
+               world.expect_contents();
+               world.expect_leases("a", 2);
              }},
     scenario{"open_many",
-             [](world& of) {
+             [](world& world) {
                for (const char* const each : {"a", "b", "c", "d"}) {
-                 of.create(each);
+                 world.create(each);
                }
              },
-             [](world& of) {
+             [](world& world) {
                const std::vector<std::string> names{"a", "b", "none", "c", "d"};
                int failed = 0;
-               for (gpushm::open_result& each : of.importer->open_many(names)) {
+               for (gpushm::open_result& each : world.importer->open_many(names)) {
                  if (each) {
-                   of.opened.push_back(std::move(each.value()));
+                   world.opened.push_back(std::move(each.value()));
                  } else {
                    ++failed;
                  }
                }
                EXPECT_EQ(failed, 1);
-               EXPECT_EQ(of.opened.size(), 4U);
+               EXPECT_EQ(world.opened.size(), 4U);
              },
-             [](world& of) {
-               of.expect_contents();
-               of.expect_leases("d", 2);
+             [](world& world) {
+               world.expect_contents();
+               world.expect_leases("d", 2);
              }},
     scenario{"event",
-             [](world& of) {
-               of.create("a", false);
-               of.events.emplace(of.importer->subscribe(""));
+             [](world& world) {
+               world.create("a", false);
+               world.events.emplace(world.importer->subscribe(""));
              },
-             [](world& of) {
-               of.created.back().publish();
+             [](world& world) {
+               world.created.back().publish();
                // The event, or a resync in its place; not both, and none is lost.
-               const auto got = of.events->next(20s);
+               const auto got = world.events->next(20s);
                ASSERT_TRUE(got);
                EXPECT_TRUE(got->kind == gpushm::event_kind::published ||
                            got->kind == gpushm::event_kind::resync);
              },
-             [](world& of) {
-               of.exporter->remove("a");
+             [](world& world) {
+               world.exporter->remove("a");
                std::optional<gpushm::event> got;
                do {  // resyncs may come first
-                 got = of.events->next(20s);
+                 got = world.events->next(20s);
                } while (got && got->kind == gpushm::event_kind::resync);
                ASSERT_TRUE(got);
                EXPECT_EQ(got->kind, gpushm::event_kind::removed);
                EXPECT_EQ(got->name, "a");
-               EXPECT_EQ(of.created.back().state(), gpushm::segment_state::removed);
+               EXPECT_EQ(world.created.back().state(), gpushm::segment_state::removed);
              }},
     scenario{"remove",
-             [](world& of) {
-               of.create("a");
-               of.open("a");
+             [](world& world) {
+               world.create("a");
+               world.open("a");
              },
-             [](world& of) { of.exporter->remove("a"); },
-             [](world& of) {
-               EXPECT_EQ(of.opened.back().state(), gpushm::segment_state::removed);
-               EXPECT_FALSE(of.importer->try_open("a"));
-               of.create("a");
-               of.opened.clear();
-               of.open("a");
-               of.expect_contents();
+             [](world& world) { world.exporter->remove("a"); },
+             [](world& world) {
+               EXPECT_EQ(world.opened.back().state(), gpushm::segment_state::removed);
+               EXPECT_FALSE(world.importer->try_open("a"));
+               world.create("a");
+               world.opened.clear();
+               world.open("a");
+               world.expect_contents();
              }},
     scenario{"release",
-             [](world& of) {
-               of.create("a");
-               of.open("a");
+             [](world& world) {
+               world.create("a");
+               world.open("a");
              },
-             [](world& of) {
-               of.opened.clear();
-               EXPECT_TRUE(eventually([&] { return of.exporter->stat("a").leases == 1; }, 20s));
+             [](world& world) {
+               world.opened.clear();
+               EXPECT_TRUE(eventually([&] { return world.exporter->stat("a").leases == 1; }, 20s));
              },
-             [](world& of) {
-               of.open("a");
-               of.expect_contents();
-               of.expect_leases("a", 2);
+             [](world& world) {
+               world.open("a");
+               world.expect_contents();
+               world.expect_leases("a", 2);
              }},
     scenario{"disconnect",
-             [](world& of) {
-               of.create("a");
-               of.open("a");
+             [](world& world) {
+               world.create("a");
+               world.open("a");
              },
-             [](world& of) {
-               of.opened.clear();
-               of.importer.reset();
-               EXPECT_TRUE(eventually([&] { return of.exporter->stat("a").leases == 1; }, 20s));
+             [](world& world) {
+               world.opened.clear();
+               world.importer.reset();
+               EXPECT_TRUE(eventually([&] { return world.exporter->stat("a").leases == 1; }, 20s));
              },
              [](world&) {}},
     scenario{"confirm",
-             [](world& of) {
-               of.asked = raw_session::greeted(of.socket);
-               EXPECT_NE(publish_segment(*of.asked, reserve_exported("a")), 0U);
-               of.asking = raw_session::greeted(of.socket);
+             [](world& world) {
+               world.asked = raw_session::greeted(world.socket);
+               EXPECT_NE(publish_segment(*world.asked, reserve_exported("a")), 0U);
+               world.asking = raw_session::greeted(world.socket);
              },
              confirm_an_open,
-             [](world& of) {
-               expect_silence(*of.asking);
-               expect_silence(*of.asked);
-               of.expect_leases("a", 2);
-               of.asking->send(wire::bye{});
-               of.asked->send(wire::bye{});
+             [](world& world) {
+               expect_silence(*world.asking);
+               expect_silence(*world.asked);
+               world.expect_leases("a", 2);
+               world.asking->send(wire::bye{});
+               world.asked->send(wire::bye{});
              }},
     scenario{"stopped_client", start_reader, stop_reader, continue_reader},
     scenario{"writer_dies",
              start_writer,
-             [](world& of) {
-               of.process->kill(SIGKILL);
-               expect_a_death(of);
+             [](world& world) {
+               world.process->kill(SIGKILL);
+               expect_a_death(world);
              },
              expect_the_writer_gone},
     scenario{"writer_hangs_up",
              start_writer,
              hang_up_writer,
-             [](world& of) {
-               const auto shown = of.exporter->stat("kv");
+             [](world& world) {
+               const auto shown = world.exporter->stat("kv");
                EXPECT_EQ(shown.ending, 1U);
                EXPECT_EQ(shown.ending_waits, gpushm::fence_wait::process);
                EXPECT_EQ(shown.leases, 2U);
-               EXPECT_EQ(deaths_within(of, 50ms), 0);
-               of.process->kill(SIGKILL);
-               expect_a_death(of);
-               expect_the_writer_gone(of);
+               EXPECT_EQ(deaths_within(world, 50ms), 0);
+               world.process->kill(SIGKILL);
+               expect_a_death(world);
+               expect_the_writer_gone(world);
              }},
     scenario{"fence",
-             [](world& of) {
-               start_writer(of);
-               hang_up_writer(of);
+             [](world& world) {
+               start_writer(world);
+               hang_up_writer(world);
              },
-             [](world& of) {
-               of.process->kill(SIGKILL);
-               expect_a_death(of);
+             [](world& world) {
+               world.process->kill(SIGKILL);
+               expect_a_death(world);
              },
              expect_the_writer_gone},
 };
@@ -355,12 +355,12 @@ const std::vector<scenario>& scenarios() {
 }
 
 const scenario& scenario_of(const std::string& name) {
-  const auto found =
+  const auto match =
       std::find_if(all.begin(), all.end(), [&](const scenario& each) { return name == each.name; });
-  if (found == all.end()) {
+  if (match == all.end()) {
     throw std::invalid_argument(name);
   }
-  return *found;
+  return *match;
 }
 
 }  // namespace gpushm_tests

@@ -80,8 +80,8 @@ struct scenario {
 };
 
 /// For GoogleTest's messages.
-inline void PrintTo(const scenario& one, std::ostream* to) {
-  *to << one.name;
+inline void PrintTo(const scenario& scenario, std::ostream* to) {
+  *to << scenario.name;
 }
 
 /// One for each kind of request.

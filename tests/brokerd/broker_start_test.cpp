@@ -159,8 +159,8 @@ class killed_at_start : public testing::Test {
         },
         10s);
   }
-  static gpushm::segment make(gpushm::client& by, const std::string& name) {
-    gpushm::segment result = by.create(
+  static gpushm::segment make(gpushm::client& client, const std::string& name) {
+    gpushm::segment result = client.create(
         name, {.size_bytes = 4096, .device = "host", .lifetime = gpushm::lifetime::persistent});
     result.publish();
     return result;

@@ -58,12 +58,12 @@ class stepped_broker : public testing::TestWithParam<scenario> {
     std::uint64_t steps = 0;           ///< instructions after that
   };
   /// Returns the number of stops until the request was answered, or until it was killed.
-  std::uint64_t run(const char* thread_name, const point& at) {
-    world of;
-    of.socket = socket_;
-    of.exporter = of.connect();
-    of.importer = of.connect();
-    GetParam().before(of);
+  std::uint64_t run(const char* thread_name, const point& point) {
+    world world;
+    world.socket = socket_;
+    world.exporter = world.connect();
+    world.importer = world.connect();
+    GetParam().before(world);
     const pid_t process = broker_.pid();
     std::optional<stepped_thread> thread;
     thread.emplace(thread_named(process, thread_name));
@@ -71,17 +71,17 @@ class stepped_broker : public testing::TestWithParam<scenario> {
       ADD_FAILURE() << "cannot trace the thread " << thread_name;
       return 0;
     }
-    auto request = std::async(std::launch::async, [&] { GetParam().traced(of); });
+    auto request = std::async(std::launch::async, [&] { GetParam().traced(world); });
     const auto ended = [&] { return request.wait_for(0s) == std::future_status::ready; };
-    const std::uint64_t stops = thread->run(PTRACE_SYSCALL, at.stops, ended);
-    if (stops == at.stops && thread->run(PTRACE_SINGLESTEP, at.steps, ended) == at.steps) {
+    const std::uint64_t stops = thread->run(PTRACE_SYSCALL, point.stops, ended);
+    if (stops == point.stops && thread->run(PTRACE_SINGLESTEP, point.steps, ended) == point.steps) {
       thread->kill(process);
       ++killed_;
     }
     thread.reset();
     EXPECT_EQ(request.wait_for(30s), std::future_status::ready);
     request.get();
-    GetParam().after(of);
+    GetParam().after(world);
     return stops;
   }
 

@@ -45,8 +45,8 @@ using gpushm_testing::raw_session;
 
 enum class fault { stopped, full, dead };
 
-void PrintTo(fault one, std::ostream* to) {
-  *to << std::array{"stopped", "full", "dead"}.at(static_cast<std::size_t>(one));
+void PrintTo(fault fault, std::ostream* to) {
+  *to << std::array{"stopped", "full", "dead"}.at(static_cast<std::size_t>(fault));
 }
 
 /// The answer to a request of a member: refused with this code, or not.
@@ -223,9 +223,9 @@ TEST_P(brokerd_with_keeper, replies_to_hello) {
   });
 }
 
-outcome create(gpushm::client& by, const std::string& name) {
+outcome create(gpushm::client& client, const std::string& name) {
   try {
-    gpushm::segment created = by.create(name, {.size_bytes = 4'096, .device = "host"});
+    gpushm::segment created = client.create(name, {.size_bytes = 4'096, .device = "host"});
     created.publish();
   } catch (const gpushm::error& why) {
     return why.code();

@@ -94,8 +94,8 @@ class hoarder {
     session_.send(std::move(request));
     return session_.receive(60s);
   }
-  [[nodiscard]] static std::string cause_of(const gpushm_testing::raw_reply& from) {
-    const auto* const failed = body_of<gpushm::wire::failure>(from);
+  [[nodiscard]] static std::string cause_of(const gpushm_testing::raw_reply& reply) {
+    const auto* const failed = body_of<gpushm::wire::failure>(reply);
     return failed == nullptr ? "no reply" : failed->cause;
   }
 
@@ -176,15 +176,15 @@ TEST_F(container_memory, is_enough_for_what_members_may_occupy_and_change) {
     }
   }
   std::vector<std::size_t> counts;
-  std::size_t all = 0;
+  std::size_t total = 0;
   for (const hoarder& each : members) {
     ASSERT_GT(each.count(), 0U) << each.why();
     EXPECT_NE(each.why().find("no room for"), std::string::npos) << each.why();
     counts.push_back(each.count());
-    all += each.count();
+    total += each.count();
   }
   // Half of the limit has each byte twice, in journal and heap; a part stays free for others.
-  EXPECT_GE(all * gpushm::max_metadata_bytes, limit_bytes_ / 6);
+  EXPECT_GE(total * gpushm::max_metadata_bytes, limit_bytes_ / 6);
   constexpr std::size_t changed = 16;
   const std::size_t changes = limit_bytes_ / gpushm::max_metadata_bytes / 16;
   for (int kills = 0; kills < 3; ++kills) {
@@ -208,7 +208,7 @@ TEST_F(container_memory, is_enough_for_what_members_may_occupy_and_change) {
   EXPECT_EQ(group_->kills(), 0U);
   const std::uint64_t peak = group_->peak_bytes();
   std::printf(
-      "%zu segments, %llu MiB at most\n", all, static_cast<unsigned long long>(peak / mebibyte));
+      "%zu segments, %llu MiB at most\n", total, static_cast<unsigned long long>(peak / mebibyte));
   EXPECT_LE(peak, limit_bytes_ / 10 * 9);
 }
 

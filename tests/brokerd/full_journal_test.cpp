@@ -164,8 +164,8 @@ class journaled_broker : public testing::Test {
   [[nodiscard]] unique_fd read_journal() {
     unique_fd result;
     std::error_code failed;
-    const std::string all = "/proc/" + std::to_string(broker_.keeper().pid()) + "/fd";
-    for (const auto& each : std::filesystem::directory_iterator(all, failed)) {
+    const std::string directory = "/proc/" + std::to_string(broker_.keeper().pid()) + "/fd";
+    for (const auto& each : std::filesystem::directory_iterator(directory, failed)) {
       const auto target = std::filesystem::read_symlink(each.path(), failed).string();
       if (target.find("memfd:gpushm-journal") == std::string::npos) {
         continue;
@@ -282,12 +282,12 @@ class journaled_broker : public testing::Test {
   [[nodiscard]] std::size_t failed_puts() {
     child_output().read_some(gpushm_testing::clock::now());
     const std::string& text = child_output().text(gpushm_testing::stream::err);
-    std::size_t found = 0;
+    std::size_t result = 0;
     constexpr std::string_view line = "File too large";
     for (std::size_t at = text.find(line); at != std::string::npos; at = text.find(line, at + 1)) {
-      ++found;
+      ++result;
     }
-    return found;
+    return result;
   }
   [[nodiscard]] gpushm_testing::child_output& child_output() { return broker_.keeper().output(); }
 
@@ -307,22 +307,22 @@ class broker_with_full_journal : public journaled_broker,
   enum class then { has_room, is_killed, is_killed_when_it_has_room };
   /// The scenario with so much room for records; nothing: with enough. Returns whether it was not
   /// enough.
-  bool run(std::optional<std::int64_t> bytes, then what) {
+  bool run(std::optional<std::int64_t> bytes, then next_step) {
     if (bytes) {
       fill_coarsely();
     }
-    world of;
-    of.socket = socket_;
-    of.exporter = gpushm_testing::patient_client(socket_);
-    of.importer = gpushm_testing::patient_client(socket_);
-    GetParam().before(of);
+    world world;
+    world.socket = socket_;
+    world.exporter = gpushm_testing::patient_client(socket_);
+    world.importer = gpushm_testing::patient_client(socket_);
+    GetParam().before(world);
     const std::size_t failed_before = failed_puts();
     if (bytes) {
       fill_to(*bytes);
       limit_files("0");
     }
     const auto before = settled_extent();
-    auto request = std::async(std::launch::async, [&] { GetParam().traced(of); });
+    auto request = std::async(std::launch::async, [&] { GetParam().traced(world); });
     const auto has_ended = [&] { return request.wait_for(0s) == std::future_status::ready; };
     const auto has_failed = [&] { return failed_puts() != failed_before; };
     EXPECT_TRUE(eventually([&] { return has_ended() || has_failed(); }, 60s));
@@ -330,14 +330,14 @@ class broker_with_full_journal : public journaled_broker,
     if (was_full) {
       std::this_thread::sleep_for(25ms);  // it tries again, without success
     }
-    if (was_full && what == then::is_killed) {
+    if (was_full && next_step == then::is_killed) {
       EXPECT_TRUE(broker_.kill());
       request.get();
-      GetParam().after(of);
+      GetParam().after(world);
       return true;
     }
     std::optional<stepped_thread> thread;
-    if (was_full && what == then::is_killed_when_it_has_room) {
+    if (was_full && next_step == then::is_killed_when_it_has_room) {
       thread.emplace(thread_named(broker_.pid(), "gpushm-broker"));
       EXPECT_TRUE(thread->is_attached());
     }
@@ -354,7 +354,7 @@ class broker_with_full_journal : public journaled_broker,
       }
       thread.reset();
       request.get();
-      GetParam().after(of);
+      GetParam().after(world);
       return true;
     }
     EXPECT_EQ(request.wait_for(gpushm_testing::scaled_timeout(30s)), std::future_status::ready);
@@ -368,7 +368,7 @@ class broker_with_full_journal : public journaled_broker,
           << ", of a broker with room: " << testing::PrintToString(records_);
       EXPECT_TRUE(broker_.kill());
     }
-    GetParam().after(of);
+    GetParam().after(world);
     return was_full;
   }
 
@@ -400,8 +400,9 @@ TEST_P(broker_with_full_journal, replies_once_everything_is_recorded) {
   int full = 0;
   for (int i = 0; i < runs && !HasFailure(); ++i) {
     const std::int64_t room = bytes_ * (2 * i + 1) / (2 * runs);
-    constexpr std::array all{then::is_killed_when_it_has_room, then::is_killed, then::has_room};
-    full += run(room, all.at(static_cast<std::size_t>(i) % all.size())) ? 1 : 0;
+    constexpr std::array directory{
+        then::is_killed_when_it_has_room, then::is_killed, then::has_room};
+    full += run(room, directory.at(static_cast<std::size_t>(i) % directory.size())) ? 1 : 0;
     EXPECT_TRUE(eventually([&] { return can_connect(); }, 20s)) << "segments are left";
     if (HasFailure()) {
       FAIL() << "with room for " << room << " bytes of " << bytes_;

@@ -120,9 +120,10 @@ class lost_broker : public testing::Test {
     auto looks = connect();
     return eventually(
         [&] {
-          const auto all = looks.list(name);
-          return all.size() == 1 && std::to_string(all.front().generation) == generation &&
-                 all.front().published;
+          const auto processes = looks.list(name);
+          return processes.size() == 1 &&
+                 std::to_string(processes.front().generation) == generation &&
+                 processes.front().published;
         },
         timeout);
   }
@@ -509,9 +510,9 @@ class lost_broker_with_hostile_member : public lost_broker {
     result.chunk = std::move(reply.descriptors.at(0));
     return result;
   }
-  std::optional<errc> attach(raw_session& session, const holding& what) {
-    const std::array<int, 1> chunk{what.chunk.get()};
-    return failure_of(session.request(wire::attach{what.offer.generation, 0, {page_}}, chunk));
+  std::optional<errc> attach(raw_session& session, const holding& holding) {
+    const std::array<int, 1> chunk{holding.chunk.get()};
+    return failure_of(session.request(wire::attach{holding.offer.generation, 0, {page_}}, chunk));
   }
 
   const std::uint64_t page_ = 4'096;
@@ -742,30 +743,30 @@ TEST_F(lost_broker, gets_everything_back_from_many_processes_again_and_again) {
   start();
   constexpr std::size_t members = 12;
   constexpr std::size_t segments = 6;
-  const auto name_of = [](std::size_t owner, std::size_t of) {
-    return "m" + std::to_string(owner) + "/" + std::to_string(of);
+  const auto name_of = [](std::size_t owner, std::size_t index) {
+    return "m" + std::to_string(owner) + "/" + std::to_string(index);
   };
-  std::vector<member> all;
+  std::vector<member> processes;
   std::vector<std::vector<std::string>> generations(members);
   for (std::size_t i = 0; i != members; ++i) {
-    all.emplace_back(socket_);
+    processes.emplace_back(socket_);
     for (std::size_t k = 0; k != segments; ++k) {
-      generations[i].push_back(all[i].does("create " + name_of(i, k) +
-                                           (k % 2 == 0 ? " persistent " : " leased ") +
-                                           std::to_string(100 * i + k)));
-      ASSERT_EQ(all[i].does("publish " + name_of(i, k)), "ok");
+      generations[i].push_back(processes[i].does("create " + name_of(i, k) +
+                                                 (k % 2 == 0 ? " persistent " : " leased ") +
+                                                 std::to_string(100 * i + k)));
+      ASSERT_EQ(processes[i].does("publish " + name_of(i, k)), "ok");
     }
   }
   for (std::size_t i = 0; i != members; ++i) {  // each has those of two others
     for (std::size_t k = 0; k != segments; ++k) {
       for (const std::size_t distance : {1U, 5U}) {
         const std::size_t owner = (i + distance) % members;
-        ASSERT_EQ(all[i].does("open " + name_of(owner, k)), generations[owner][k]);
+        ASSERT_EQ(processes[i].does("open " + name_of(owner, k)), generations[owner][k]);
       }
     }
   }
   std::vector<std::string> files;
-  for (member& each : all) {
+  for (member& each : processes) {
     files.push_back(each.does("files"));
   }
   const auto files_of_broker = [&] {
@@ -785,7 +786,7 @@ TEST_F(lost_broker, gets_everything_back_from_many_processes_again_and_again) {
         for (const std::size_t distance : {0U, 1U, 5U}) {
           const std::size_t owner = (i + distance) % members;
           const std::string name = name_of(owner, k);
-          EXPECT_TRUE(eventually([&] { return all[i].does("state " + name) == "live"; }, 15s))
+          EXPECT_TRUE(eventually([&] { return processes[i].does("state " + name) == "live"; }, 15s))
               << i << " has not " << name;
         }
         // Also of those whose turn is later.
@@ -793,7 +794,7 @@ TEST_F(lost_broker, gets_everything_back_from_many_processes_again_and_again) {
             << connect().stat(name_of(i, k)).leases << " leases of " << name_of(i, k)
             << " after loss " << loss;
       }
-      EXPECT_TRUE(eventually([&] { return all[i].does("files") == files[i]; }, 10s));
+      EXPECT_TRUE(eventually([&] { return processes[i].does("files") == files[i]; }, 10s));
     }
     EXPECT_TRUE(eventually([&] { return files_of_broker() == broker_files; }, 10s))
         << files_of_broker() << " and before " << broker_files;

@@ -215,12 +215,12 @@ std::optional<kept_journal> read_journal(pid_t keeper) {
     }
     const gpushm::base::unique_fd file(::open(each.path().c_str(), O_RDWR | O_CLOEXEC));
     try {
-      kept_journal found(file.get());
-      const auto bytes = found.find(records::key_of(records::kind::broker));
+      kept_journal journal(file.get());
+      const auto bytes = journal.find(records::key_of(records::kind::broker));
       if (bytes &&
           std::get<records::broker_record>(records::decode(records::kind::broker, *bytes)).domain ==
               "default") {
-        return found;
+        return journal;
       }
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): asked for again
     }
@@ -229,16 +229,16 @@ std::optional<kept_journal> read_journal(pid_t keeper) {
 }
 
 kept_journal journal_of(pid_t keeper) {
-  std::optional<kept_journal> found;
+  std::optional<kept_journal> journal;
   if (!eventually(
           [&] {
-            found = read_journal(keeper);
-            return found.has_value();
+            journal = read_journal(keeper);
+            return journal.has_value();
           },
           20s)) {
     throw std::runtime_error("the keeper has no journal of this domain");
   }
-  return std::move(*found);
+  return std::move(*journal);
 }
 
 void stop_all_threads(pid_t process) {
@@ -324,10 +324,10 @@ TEST_F(brokerd_with_hostile_member, makes_no_session_of_a_connection_that_is_clo
 TEST_F(brokerd_with_hostile_member, leaves_no_subscriber_without_its_event) {
   constexpr int members = 40;
   constexpr int subscriptions = 64;
-  std::list<std::pair<gpushm_testing::raw_session, std::set<std::uint64_t>>> all;
+  std::list<std::pair<gpushm_testing::raw_session, std::set<std::uint64_t>>> subscribers;
   for (int i = 0; i != members; ++i) {
-    auto& [member, waits_for] =
-        all.emplace_back(gpushm_testing::raw_session::greeted(socket_), std::set<std::uint64_t>());
+    auto& [member, waits_for] = subscribers.emplace_back(
+        gpushm_testing::raw_session::greeted(socket_), std::set<std::uint64_t>());
     for (int each = 0; each != subscriptions; ++each) {
       const auto begun = member.request(gpushm::wire::subscribe{});
       ASSERT_NE(gpushm_testing::body_of<gpushm::wire::subscribed>(begun), nullptr);
@@ -337,7 +337,7 @@ TEST_F(brokerd_with_hostile_member, leaves_no_subscriber_without_its_event) {
   auto cause = gpushm_testing::raw_session::greeted(socket_);
   ASSERT_NE(gpushm_testing::publish_segment(cause, gpushm_testing::reserve_pages("w", 1)), 0U);
   ASSERT_TRUE(broker_.kill());
-  for (auto& [member, waits_for] : all) {
+  for (auto& [member, waits_for] : subscribers) {
     while (!waits_for.empty()) {  // for the event, or a resync
       const auto got = member.receive(gpushm_testing::scaled_timeout(20s));
       ASSERT_TRUE(got.message) << waits_for.size() << " have none";
@@ -381,8 +381,8 @@ TEST_F(brokerd_with_hostile_member, replies_to_all_requests_while_events_are_lef
 /// A flood of connections sends none.
 TEST_F(brokerd_with_hostile_member, has_no_event_lane_of_a_connection_without_hello) {
   const auto kept = [&] {
-    const auto all = gpushm_testing::count_descriptors(broker_.keeper().pid());
-    return gpushm_testing::total(all, "socket");
+    const auto subscribers = gpushm_testing::count_descriptors(broker_.keeper().pid());
+    return gpushm_testing::total(subscribers, "socket");
   };
   const gpushm::client first = connect();
   const std::size_t before = kept();
@@ -445,9 +445,9 @@ class brokerd_killed_in_steps : public brokerd_with_hostile_member {
     ASSERT_TRUE(thread.run_until(
         [&] {
           const std::uint64_t now = journal.notes().handling;
-          const gpushm::core::session_id of = gpushm::broker_detail::session_in(now);
+          const gpushm::core::session_id session = gpushm::broker_detail::session_in(now);
           const bool is_it = now >> step_note::session_bits == static_cast<std::uint64_t>(kind) &&
-                             now != 0 && (of == 0 || of == number);
+                             now != 0 && (session == 0 || session == number);
           entries += is_it && !was_it ? 1 : 0;
           was_it = is_it;
           if (!is_it || entries != entry) {
@@ -572,11 +572,11 @@ TEST_F(brokerd_with_hostile_member, loses_only_the_segment_that_the_keeper_has_l
   std::uint64_t number = 0;
   {
     const auto journal = journal_of(broker_.keeper().pid());
-    const auto found =
+    const auto entry =
         journal.find(gpushm::records::key_of(gpushm::records::kind::files, lost.generation()));
-    ASSERT_TRUE(found);
+    ASSERT_TRUE(entry);
     number = std::get<gpushm::records::files_record>(
-                 gpushm::records::decode(gpushm::records::kind::files, *found))
+                 gpushm::records::decode(gpushm::records::kind::files, *entry))
                  .chunks.at(0);
   }
   std::array<char, 16> digits{};
@@ -615,25 +615,25 @@ TEST(brokerd_with_small_keeper, acknowledges_only_what_has_room_there) {
       run_dir, {"--domain", "default,other"}, {"--max-descriptors", "60"}));
   ASSERT_TRUE(eventually([&] { return fs::exists(socket); }, 20s));
   gpushm::client user = gpushm_testing::patient_client(socket);
-  std::vector<gpushm::segment> all;
+  std::vector<gpushm::segment> subscribers;
   std::optional<gpushm::errc> refused;
-  while (all.size() != 80 && !refused) {
+  while (subscribers.size() != 80 && !refused) {
     try {
       gpushm::segment created = user.create(
-          "w/" + std::to_string(all.size()),
+          "w/" + std::to_string(subscribers.size()),
           {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});
       created.publish();
-      all.push_back(std::move(created));
+      subscribers.push_back(std::move(created));
     } catch (const gpushm::error& why) {
       refused = why.code();
     }
   }
   EXPECT_EQ(refused, gpushm::errc::too_many_descriptors);
-  EXPECT_GE(all.size(), 16U);
+  EXPECT_GE(subscribers.size(), 16U);
   for (int kills = 0; kills != 2; ++kills) {
     ASSERT_TRUE(gpushm_testing::kill_program_kept_by(keeper.pid()));
-    EXPECT_EQ(user.list().size(), all.size()) << keeper.output().all_output();
-    for (const gpushm::segment& each : all) {
+    EXPECT_EQ(user.list().size(), subscribers.size()) << keeper.output().all_output();
+    for (const gpushm::segment& each : subscribers) {
       EXPECT_EQ(each.state(), gpushm::segment_state::live);
     }
   }
@@ -753,11 +753,11 @@ TEST_F(brokerd_with_few_connections, leaves_some_for_another_uid) {
   if (const auto tenant = gpushm_testing::one_tenant_here()) {
     GTEST_SKIP() << "all members are one tenant here: " << *tenant;
   }
-  std::list<gpushm_testing::raw_session> all;
+  std::list<gpushm_testing::raw_session> subscribers;
   const auto fill = [&] {
     try {
-      while (all.size() != 64) {
-        all.push_back(as_hostile(
+      while (subscribers.size() != 64) {
+        subscribers.push_back(as_hostile(
             [](const auto& socket) { return gpushm_testing::raw_session::greeted(socket); }));
       }
     } catch (const gpushm_testing::harness_error&) {  // refused
@@ -766,9 +766,9 @@ TEST_F(brokerd_with_few_connections, leaves_some_for_another_uid) {
     }
   };
   fill();
-  EXPECT_GT(all.size(), 32U);
-  EXPECT_LE(all.size(), 56U);
-  const std::size_t most = all.size();
+  EXPECT_GT(subscribers.size(), 32U);
+  EXPECT_LE(subscribers.size(), 56U);
+  const std::size_t most = subscribers.size();
   for (int kills = 0; kills != 2; ++kills) {
     std::vector<gpushm::client> others;
     while (others.size() != 4) {
@@ -777,7 +777,7 @@ TEST_F(brokerd_with_few_connections, leaves_some_for_another_uid) {
     }
     ASSERT_TRUE(broker_.kill());
     fill();
-    EXPECT_LE(all.size(), most);
+    EXPECT_LE(subscribers.size(), most);
   }
 }
 
@@ -788,10 +788,10 @@ TEST_F(brokerd_with_few_connections, stores_no_connection_that_it_refuses) {
     GTEST_SKIP() << "all members are one tenant here: " << *tenant;
   }
   auto member = gpushm_testing::raw_session::greeted(socket_);
-  std::list<gpushm_testing::raw_session> all;
+  std::list<gpushm_testing::raw_session> subscribers;
   const auto is_refused = [&] {
     try {
-      all.push_back(as_hostile(
+      subscribers.push_back(as_hostile(
           [](const auto& socket) { return gpushm_testing::raw_session::greeted(socket); }));
       return false;
     } catch (const gpushm_testing::harness_error&) {
@@ -801,7 +801,7 @@ TEST_F(brokerd_with_few_connections, stores_no_connection_that_it_refuses) {
     }
   };
   while (!is_refused()) {
-    ASSERT_LT(all.size(), 64U);
+    ASSERT_LT(subscribers.size(), 64U);
   }
   const auto first = number_of_chunk(member, "first", broker_.keeper().pid());
   for (int i = 0; i != 20; ++i) {

@@ -46,13 +46,13 @@ class lost_gpu : public testing::Test {
     EXPECT_NE(started.wait_for_line("ready", 60s), "") << started.output().all_output();
     return started;
   }
-  static std::string does(child& of, const std::string& command) {
-    of.write(command + "\n");
-    const std::string reply = of.wait_for_line("ok.*|failed.*", 60s);
+  static std::string does(child& child, const std::string& command) {
+    child.write(command + "\n");
+    const std::string reply = child.wait_for_line("ok.*|failed.*", 60s);
     return reply.substr(0, 3) == "ok " ? reply.substr(3) : reply;
   }
-  static bool becomes(child& of, const std::string& name, const std::string& state) {
-    return eventually([&] { return does(of, "state " + name) == state; }, 60s);
+  static bool becomes(child& child, const std::string& name, const std::string& state) {
+    return eventually([&] { return does(child, "state " + name) == state; }, 60s);
   }
   /// Why an open of the name fails.
   [[nodiscard]] std::string why_not(const std::string& name) const {

@@ -43,7 +43,9 @@ using gpushm_testing::eventually;
 namespace wire = gpushm::wire;
 
 struct closes {
-  void operator()(gpushm_descriptor* of) const noexcept { gpushm_descriptor_close(of); }
+  void operator()(gpushm_descriptor* descriptor) const noexcept {
+    gpushm_descriptor_close(descriptor);
+  }
 };
 using registration = std::unique_ptr<gpushm_descriptor, closes>;
 
@@ -72,19 +74,20 @@ class registered_at_brokerd : public testing::Test {
   }
   void start() { broker_.emplace(run_dir_, std::vector<std::string>{"--domain", "default"}); }
   [[nodiscard]] gpushm::client connect() const { return gpushm_testing::patient_client(socket_); }
-  static registration add(const gpushm::client& by,
+  static registration add(const gpushm::client& client,
                           int file,
                           std::uint32_t number = 0,
                           std::uint64_t tag = 0) {
     gpushm_descriptor* result = nullptr;
-    EXPECT_EQ(gpushm_client_register_descriptor(by.handle(), file, number, tag, &result), GPUSHM_OK)
+    EXPECT_EQ(gpushm_client_register_descriptor(client.handle(), file, number, tag, &result),
+              GPUSHM_OK)
         << last_text();
     return registration(result);
   }
   /// The inode of what is registered; 0: nothing.
-  static ino_t resolve(const gpushm::client& by, std::uint32_t number, std::uint64_t tag = 0) {
+  static ino_t resolve(const gpushm::client& client, std::uint32_t number, std::uint64_t tag = 0) {
     int got = -1;
-    last_ = gpushm_client_resolve_descriptor(by.handle(), number, tag, &got);
+    last_ = gpushm_client_resolve_descriptor(client.handle(), number, tag, &got);
     return inode_of(unique_fd(got).get());
   }
   [[nodiscard]] child start_library(const std::vector<std::string>& words,
@@ -233,14 +236,14 @@ TEST_F(registered_at_brokerd, descriptors_of_one_process_can_be_thousands) {
   const unique_fd file = new_file();
   const std::size_t before =
       gpushm_testing::total(gpushm_testing::count_descriptors(broker_->pid()));
-  std::vector<registration> all;
+  std::vector<registration> registrations;
   const auto begin = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i != count; ++i) {
-    all.push_back(add(exporter, file.get()));
-    ASSERT_TRUE(all.back());
+    registrations.push_back(add(exporter, file.get()));
+    ASSERT_TRUE(registrations.back());
   }
   const auto registered = std::chrono::steady_clock::now();
-  for (const registration& each : all) {
+  for (const registration& each : registrations) {
     ASSERT_EQ(resolve(importer, gpushm_descriptor_number(each.get())), inode_of(file.get()));
   }
   const auto resolved = std::chrono::steady_clock::now();
@@ -256,8 +259,9 @@ TEST_F(registered_at_brokerd, descriptors_of_one_process_can_be_thousands) {
   EXPECT_EQ(exporter.list(".fd/").size(), count);
   EXPECT_TRUE(exporter.list("").empty());
   ASSERT_TRUE(broker_->kill());
-  EXPECT_EQ(resolve(importer, gpushm_descriptor_number(all.back().get())), inode_of(file.get()));
-  all.clear();
+  EXPECT_EQ(resolve(importer, gpushm_descriptor_number(registrations.back().get())),
+            inode_of(file.get()));
+  registrations.clear();
   EXPECT_TRUE(eventually([&] { return exporter.list(".fd/").empty(); }, 60s));
   EXPECT_TRUE(eventually(
       [&] {

@@ -54,8 +54,8 @@ class node_broker : public testing::Test {
   [[nodiscard]] gpushm::client connect(const std::string& domain) const {
     return gpushm_testing::patient_client(socket_of(domain));
   }
-  static gpushm::segment make(gpushm::client& by, const std::string& name) {
-    gpushm::segment result = by.create(
+  static gpushm::segment make(gpushm::client& client, const std::string& name) {
+    gpushm::segment result = client.create(
         name, {.size_bytes = 4096, .device = "host", .lifetime = gpushm::lifetime::persistent});
     result.publish();
     return result;
@@ -66,8 +66,9 @@ class node_broker : public testing::Test {
     return eventually(
         [&] {
           try {
-            const auto all = connect(domain).list(name);
-            return all.size() == 1 && all.front().generation == generation && all.front().published;
+            const auto readings = connect(domain).list(name);
+            return readings.size() == 1 && readings.front().generation == generation &&
+                   readings.front().published;
           } catch (const gpushm::error&) {
             return false;
           }
@@ -94,9 +95,9 @@ TEST_F(node_broker, opens_its_domains_again_after_a_loss) {
   broker_.emplace(run_dir_);
   EXPECT_TRUE(has("claim-a", "kept", kept.generation())) << "handed back";
   EXPECT_FALSE(std::filesystem::exists(run_dir_ + "/d/claim-b"));
-  const auto all = agent.read(20s);
-  ASSERT_EQ(all.size(), 1U);
-  EXPECT_TRUE(all.front().serving);
+  const auto readings = agent.read(20s);
+  ASSERT_EQ(readings.size(), 1U);
+  EXPECT_TRUE(readings.front().serving);
   agent.close("claim-a", 20s);
   broker_.reset();
   broker_.emplace(run_dir_);
@@ -300,8 +301,8 @@ TEST_F(node_broker, charges_what_is_removed_while_unread_replies_have_it) {
     ASSERT_TRUE(reader->send(wire::open{"held"}));
   }
   const auto leases = [&] {
-    const auto all = member.list("held");
-    return all.empty() ? 0 : all.front().leases;
+    const auto readings = member.list("held");
+    return readings.empty() ? 0 : readings.front().leases;
   };
   ASSERT_TRUE(eventually([&] { return leases() == 2; }, 60s));
   ASSERT_TRUE(reader->send(wire::release{generation, opens}));

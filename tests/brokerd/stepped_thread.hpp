@@ -56,10 +56,12 @@ class stepped_thread {
   }
   [[nodiscard]] bool is_attached() const { return is_attached_; }
 
-  /// Runs until it has stopped `count` times, or `ended` returns true. `how`: PTRACE_SINGLESTEP, it
-  /// stops after each instruction; PTRACE_SYSCALL, at the begin and the end of each system call.
-  /// Returns how often it has stopped.
-  std::uint64_t run(__ptrace_request how, std::uint64_t count, const std::function<bool()>& ended) {
+  /// Runs until it has stopped `count` times, or `ended` returns true. `request`:
+  /// PTRACE_SINGLESTEP, it stops after each instruction; PTRACE_SYSCALL, at the begin and the end
+  /// of each system call. Returns how often it has stopped.
+  std::uint64_t run(__ptrace_request request,
+                    std::uint64_t count,
+                    const std::function<bool()>& ended) {
     // A system call can wait for the client, which has ended perhaps: then a signal ends waitpid.
     struct sigaction action {};
     action.sa_handler = [](int) {};
@@ -75,7 +77,7 @@ class stepped_thread {
       }
     });
     for (std::uint64_t done = 0; done < count; ++done) {
-      if (has_ended || ::ptrace(how, thread_, nullptr, nullptr) != 0) {
+      if (has_ended || ::ptrace(request, thread_, nullptr, nullptr) != 0) {
         return done;
       }
       int status = 0;

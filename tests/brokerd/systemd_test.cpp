@@ -238,15 +238,15 @@ class booted : public ::testing::Test {
   [[nodiscard]] bool remove_groups() const {
     bool left = false;
     for (const std::string& group : gpushm_testing::cgroups_named(group_)) {
-      std::vector<std::string> all{group};
+      std::vector<std::string> groups{group};
       std::error_code ignored;
       for (const auto& each : fs::recursive_directory_iterator(group, ignored)) {
         if (each.is_directory(ignored)) {
-          all.push_back(each.path());
+          groups.push_back(each.path());
         }
       }
-      std::sort(all.begin(), all.end(), std::greater<>());  // the innermost first
-      for (const std::string& each : all) {
+      std::sort(groups.begin(), groups.end(), std::greater<>());  // the innermost first
+      for (const std::string& each : groups) {
         left = ::rmdir(each.c_str()) != 0 || left;
       }
     }
@@ -262,11 +262,11 @@ class booted : public ::testing::Test {
 TEST_F(booted, keeps_segments_through_restart_and_sigkill) {
   write_unit("gpushm-brokerd.service", "gpushm-brokerd");
   std::string details;
-  const auto found = run(check, "gpushm-brokerd.service", details);
-  if (!found) {
+  const auto ran = run(check, "gpushm-brokerd.service", details);
+  if (!ran) {
     GTEST_SKIP() << "no control group of its own: " << details;
   }
-  const std::string& log = *found;
+  const std::string& log = *ran;
   SCOPED_TRACE(log + details);
   EXPECT_THAT(log, HasSubstr("replaced by restart\n"));
   EXPECT_THAT(log, HasSubstr("replaced after SIGKILL\n"));

@@ -136,10 +136,10 @@ class timeline_pages : public testing::Test {
     start();
   }
   /// The answer to an offer of this page, with this file.
-  static std::optional<errc> attach(raw_session& by, const own_page& of, int file) {
+  static std::optional<errc> attach(raw_session& session, const own_page& page, int file) {
     const std::array<int, 1> files{file};
-    return failure_of(
-        by.request(wire::attach{of.offer.generation, 0, {sync::timeline_page_bytes}}, files));
+    return failure_of(session.request(
+        wire::attach{page.offer.generation, 0, {sync::timeline_page_bytes}}, files));
   }
 
   gpushm_testing::temp_dir directory_{0755};

@@ -127,8 +127,8 @@ class brokerd_tables : public testing::Test {
             std::vector<std::string>{"--domain", "default", "--fence-delay-ms", fence_delay_ms}) {}
 
   [[nodiscard]] gpushm::client connect() const { return gpushm_testing::patient_client(socket_); }
-  static gpushm::segment create(gpushm::client& with, const std::string& name) {
-    gpushm::segment created = with.create(
+  static gpushm::segment create(gpushm::client& client, const std::string& name) {
+    gpushm::segment created = client.create(
         name, {.size_bytes = 4'096, .device = "host", .lifetime = gpushm::lifetime::persistent});
     created.publish();
     return created;
@@ -145,14 +145,14 @@ class brokerd_tables : public testing::Test {
 };
 
 /// The table of the successor, which comes on the other lane than answers.
-member_table next_table(raw_session& of, const member_table& before) {
+member_table next_table(raw_session& session, const member_table& before) {
   EXPECT_TRUE(eventually(
       [&] {
-        static_cast<void>(of.receive(100ms));
-        return member_table(of.state_table()).inode() != before.inode();
+        static_cast<void>(session.receive(100ms));
+        return member_table(session.state_table()).inode() != before.inode();
       },
       20s));
-  return member_table(of.state_table());
+  return member_table(session.state_table());
 }
 
 TEST_F(brokerd_tables, are_written_by_their_broker_only_and_show_the_same_states) {

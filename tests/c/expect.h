@@ -19,23 +19,24 @@ static atomic_int failures = 0;
   } while (0)
 
 /* Checks the code, and that the error has the same code and a cause. */
-static void expect_failure(const char* call, int line, gpushm_errc got, gpushm_errc wanted) {
+static void expect_failure(const char* call, int line, gpushm_errc code, gpushm_errc expected) {
   const gpushm_error* error = gpushm_last_error();
-  if (got != wanted) {
+  if (code != expected) {
     fprintf(stderr,
             "line %d: %s returned %d (%s), not %d\n",
             line,
             call,
-            (int)got,
-            got == GPUSHM_OK ? "" : gpushm_error_message(error).data,
-            (int)wanted);
+            (int)code,
+            code == GPUSHM_OK ? "" : gpushm_error_message(error).data,
+            (int)expected);
     ++failures;
     return;
   }
-  if (got == GPUSHM_OK) {
+  if (code == GPUSHM_OK) {
     return;
   }
-  if (error == NULL || gpushm_error_code(error) != wanted || gpushm_error_cause(error).size == 0 ||
+  if (error == NULL || gpushm_error_code(error) != expected ||
+      gpushm_error_cause(error).size == 0 ||
       gpushm_error_message(error).data[gpushm_error_message(error).size] != '\0') {
     fprintf(stderr, "line %d: %s set no matching error\n", line, call);
     ++failures;

@@ -23,9 +23,9 @@ namespace fs = std::filesystem;
 // Compares values: the order of keys does not matter.
 using nlohmann::json;
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
-    text.replace(at, from.size(), to);
+std::string replaced(std::string text, const std::string& from, const std::string& out) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += out.size()) {
+    text.replace(at, from.size(), out);
   }
   return text;
 }

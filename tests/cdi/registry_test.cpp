@@ -21,9 +21,9 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-std::vector<std::string> names(const cdi::registry& from) {
+std::vector<std::string> names(const cdi::registry& registry) {
   std::vector<std::string> all;
-  for (const auto& [name, device] : from.devices()) {
+  for (const auto& [name, device] : registry.devices()) {
     all.push_back(name);
   }
   return all;
@@ -35,9 +35,9 @@ class cdi_registry : public testing::Test {
     return cdi::registry({scratch_.path("low"), scratch_.path("high")});
   }
   /// Problems without the scratch directory's name.
-  [[nodiscard]] std::vector<std::string> problems_of(const cdi::registry& from) const {
+  [[nodiscard]] std::vector<std::string> problems_of(const cdi::registry& registry) const {
     std::vector<std::string> lines;
-    for (const gpushm::yaml::problem& each : from.problems()) {
+    for (const gpushm::yaml::problem& each : registry.problems()) {
       lines.push_back(plain(gpushm::yaml::to_string(each)));
     }
     return lines;

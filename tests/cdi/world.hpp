@@ -38,12 +38,12 @@ class scratch_directory {
   }
 
   [[nodiscard]] std::vector<std::string> names(const std::string& directory) const {
-    std::vector<std::string> found;
+    std::vector<std::string> result;
     for (const auto& each : std::filesystem::directory_iterator(path(directory))) {
-      found.push_back(each.path().filename().string());
+      result.push_back(each.path().filename().string());
     }
-    std::sort(found.begin(), found.end());
-    return found;
+    std::sort(result.begin(), result.end());
+    return result;
   }
 
  private:

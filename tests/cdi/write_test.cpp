@@ -186,18 +186,23 @@ TEST(cdi_versions, lowest_sufficient_is_found) {
     EXPECT_EQ(cdi::minimum_version(created), version);
   };
   needs("0.3.0", [](auto&) {});
-  needs("0.4.0", [](auto& all) { all.changes.mounts.push_back({"/a", "/b", {}, "bind"}); });
-  needs("0.5.0",
-        [](auto& all) { all.devices[0].changes.device_nodes.push_back(node("/a", "/b")); });
-  needs("0.5.0", [](auto& all) { all.devices[0].name = "0"; });
-  needs("0.6.0", [](auto& all) { all.kind = "a/b.c"; });
-  needs("0.6.0", [](auto& all) { all.notes["a"] = "b"; });
-  needs("0.6.0", [](auto& all) { all.devices[0].notes["a"] = "b"; });
-  needs("0.7.0", [](auto& all) { all.changes.additional_gids.push_back(0); });
-  needs("0.7.0", [](auto& all) { all.devices[0].changes.rdt.emplace(); });
-  needs("1.1.0", [](auto& all) { all.changes.rdt.emplace().schemata.emplace(); });
-  needs("1.1.0", [](auto& all) { all.changes.rdt.emplace().enable_monitoring = true; });
-  needs("1.1.0", [](auto& all) { all.devices[0].changes.net_devices.push_back({"a", "b"}); });
+  needs("0.4.0", [](auto& document) {
+    document.changes.mounts.push_back({"/a", "/b", {}, "bind"});
+  });
+  needs("0.5.0", [](auto& document) {
+    document.devices[0].changes.device_nodes.push_back(node("/a", "/b"));
+  });
+  needs("0.5.0", [](auto& document) { document.devices[0].name = "0"; });
+  needs("0.6.0", [](auto& document) { document.kind = "a/b.c"; });
+  needs("0.6.0", [](auto& document) { document.notes["a"] = "b"; });
+  needs("0.6.0", [](auto& document) { document.devices[0].notes["a"] = "b"; });
+  needs("0.7.0", [](auto& document) { document.changes.additional_gids.push_back(0); });
+  needs("0.7.0", [](auto& document) { document.devices[0].changes.rdt.emplace(); });
+  needs("1.1.0", [](auto& document) { document.changes.rdt.emplace().schemata.emplace(); });
+  needs("1.1.0", [](auto& document) { document.changes.rdt.emplace().enable_monitoring = true; });
+  needs("1.1.0", [](auto& document) {
+    document.devices[0].changes.net_devices.push_back({"a", "b"});
+  });
 }
 
 TEST(cdi_versions, older_one_drops_newer_fields) {

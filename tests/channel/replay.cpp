@@ -33,9 +33,9 @@ using gpushm_testing::page_memory;
 namespace channel = gpushm::channel;
 namespace sync = gpushm::sync;
 
-void require(bool holds, const std::string& what) {
+void require(bool holds, const std::string& rule) {
   if (!holds) {
-    throw std::runtime_error(what);
+    throw std::runtime_error(rule);
   }
 }
 
@@ -212,20 +212,20 @@ class replay {
     joins.is_consumer = true;
   }
   [[nodiscard]] consumer_view member_of(std::size_t c) const {
-    const consumer& of = *consumers_.at(c);
+    const consumer& consumer = *consumers_.at(c);
     consumer_view result;
     result.id = c + 1;
-    result.mode = of.mode;
-    result.held = of.mode == consumer_mode::latest ? 1 : 0;
-    result.page = &of.memory.page();
+    result.mode = consumer.mode;
+    result.held = consumer.mode == consumer_mode::latest ? 1 : 0;
+    result.page = &consumer.memory.page();
     return result;
   }
-  void attach_to(consumer& who, std::size_t c, std::uint64_t start) {
+  void attach_to(consumer& consumer, std::size_t c, std::uint64_t start) {
     const auto replied = now().view().start_of(c + 1);
     require(replied == start, "it starts at another item");
     const std::uint64_t bytes = shape_.slots * shape_.slot_stride;
     require(!now().view().within(shape_.segment, bytes - 1), "the slots do not fit");
-    who.table.attach(
+    consumer.table.attach(
         now().view().within(shape_.segment, bytes).value(), start, 0, producers_.size());
   }
   void attach(std::size_t c, std::uint64_t start) { attach_to(*consumers_.at(c), c, start); }
@@ -281,9 +281,9 @@ class replay {
     return number <= last_good_ || number > last_announced_ || producers_.size() == 1;
   }
 
-  static void end_words(const consumer& who) {
+  static void end_words(const consumer& consumer) {
     for (std::uint32_t word = 0; word != channel::first_held_timeline + 1; ++word) {
-      who.timeline(word).close(sync::word_kind::ended);
+      consumer.timeline(word).close(sync::word_kind::ended);
     }
   }
   void end_consumer(std::size_t c) {

@@ -73,30 +73,30 @@ struct producer {
   [[nodiscard]] sync::timeline_writer timeline(std::uint32_t index) const {
     return {memory.page(), index};
   }
-  void join(consumer& who, std::uint64_t id) {
-    table.add(who.as_member(id));
-    who.table.attach(view().within(slots_segment, stride * slots).value(),
-                     view().start_of(id).value(),
-                     view().entry_of(id).value(),
-                     joined_page);
+  void join(consumer& consumer, std::uint64_t id) {
+    table.add(consumer.as_member(id));
+    consumer.table.attach(view().within(slots_segment, stride * slots).value(),
+                          view().start_of(id).value(),
+                          view().entry_of(id).value(),
+                          joined_page);
   }
   producer_table::choice acquire() {
     const auto chosen = table.choose().value();
     EXPECT_TRUE(table.acquire(chosen));
     return chosen;
   }
-  std::uint64_t announce(const producer_table::choice& what) {
-    const std::uint64_t number = table.prepare(what, {});
-    table.announce(what);
+  std::uint64_t announce(const producer_table::choice& choice) {
+    const std::uint64_t number = table.prepare(choice, {});
+    table.announce(choice);
     return number;
   }
   void publish(std::uint64_t number) const {
     EXPECT_EQ(timeline(published_timeline).signal(number), sync::signal_result::done);
   }
   std::uint32_t publish_one() {
-    const auto what = acquire();
-    publish(announce(what));
-    return what.slot;
+    const auto claim = acquire();
+    publish(announce(claim));
+    return claim.slot;
   }
   void die() const {
     for (std::uint32_t index = 0; index != producer_timelines; ++index) {
@@ -105,14 +105,14 @@ struct producer {
   }
 };
 
-std::optional<std::uint64_t> take(consumer& who) {
+std::optional<std::uint64_t> take(consumer& consumer) {
   consumer_table::item item;
-  return who.table.take(item) == outcome::taken ? std::optional(item.number) : std::nullopt;
+  return consumer.table.take(item) == outcome::taken ? std::optional(item.number) : std::nullopt;
 }
 
 /// What the writer of the next item has to wait for.
-std::optional<producer_table::obstacle> next_obstacle(const producer& from, bool on_stream) {
-  return from.table.next_obstacle(from.table.choose(), on_stream);
+std::optional<producer_table::obstacle> next_obstacle(const producer& producer, bool on_stream) {
+  return producer.table.next_obstacle(producer.table.choose(), on_stream);
 }
 
 TEST(channel_tables, wait_for_consumers_of_each_item_to_take_and_to_release) {
@@ -255,8 +255,8 @@ TEST(channel_tables, end_at_the_last_item_that_was_announced_and_published) {
   previous.join(share, 2);
   previous.join(latest, 3);
   previous.publish_one();
-  const auto what = previous.acquire();
-  EXPECT_EQ(previous.table.prepare(what, {}), 2);
+  const auto claim = previous.acquire();
+  EXPECT_EQ(previous.table.prepare(claim, {}), 2);
   previous.publish(2);
   ASSERT_EQ(previous.table.consumers().size(), 3U);
   EXPECT_TRUE(previous.table.is_plausible(previous.table.consumers().front()));

@@ -44,8 +44,9 @@ class broker_statistics_test : public testing::Test {
       std::this_thread::sleep_for(5ms);
     }
   }
-  static std::uint64_t measured(const broker_statistics& of) {
-    return std::accumulate(of.open_latency.begin(), of.open_latency.end(), std::uint64_t{0});
+  static std::uint64_t measured(const broker_statistics& statistics) {
+    return std::accumulate(
+        statistics.open_latency.begin(), statistics.open_latency.end(), std::uint64_t{0});
   }
 
   std::string folder_;
@@ -90,7 +91,7 @@ TEST_F(broker_statistics_test, clients_report_latencies_within_two_seconds) {
   const segment read = consumer.open("w");
   const auto took = std::chrono::steady_clock::now() - begin;
   const broker_statistics now =
-      wait_for([](const broker_statistics& at) { return measured(at) == 1; });
+      wait_for([](const broker_statistics& statistics) { return measured(statistics) == 1; });
   EXPECT_EQ(measured(now), 1U);
   EXPECT_GT(now.open_latency_sum_ns, 0U);
   EXPECT_LE(now.open_latency_sum_ns, static_cast<std::uint64_t>(took.count()));
@@ -110,7 +111,7 @@ TEST_F(broker_statistics_test, goodbye_reports_the_rest) {
     }
   }
   const broker_statistics now =
-      wait_for([](const broker_statistics& at) { return at.cached_opens == 9; });
+      wait_for([](const broker_statistics& statistics) { return statistics.cached_opens == 9; });
   EXPECT_EQ(now.opens, 1U);
   EXPECT_EQ(measured(now), 1U);
   EXPECT_EQ(now.cached_opens, 9U);

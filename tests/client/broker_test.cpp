@@ -390,21 +390,21 @@ TEST_F(sharing, dropped_client_is_logged_with_reason) {
   const std::array<std::byte, 8> garbage{std::byte{1}};
   ASSERT_EQ(transport::send_packet(socket.get(), garbage, {}), transport::send_result::sent);
   const auto end = std::chrono::steady_clock::now() + 5s;
-  std::string found;
-  while (found.empty() && std::chrono::steady_clock::now() < end) {
+  std::string logged;
+  while (logged.empty() && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(1ms);
     const std::lock_guard lock(mutex);
     const auto at = std::find_if(lines.begin(), lines.end(), [](const std::string& line) {
       return line.starts_with("dropped ");
     });
-    found = at == lines.end() ? "" : *at;
+    logged = at == lines.end() ? "" : *at;
   }
   set_log_sink(nullptr);
-  EXPECT_TRUE(found.starts_with("dropped pid " + std::to_string(::getpid()) + ", uid " +
-                                std::to_string(::getuid())))
-      << found;
-  EXPECT_TRUE(found.ends_with(" in domain default: the packet is not a message of this protocol"))
-      << found;
+  EXPECT_TRUE(logged.starts_with("dropped pid " + std::to_string(::getpid()) + ", uid " +
+                                 std::to_string(::getuid())))
+      << logged;
+  EXPECT_TRUE(logged.ends_with(" in domain default: the packet is not a message of this protocol"))
+      << logged;
 }
 
 /// Returns whether it becomes readable within that time.
@@ -430,9 +430,9 @@ TEST_F(sharing, dispatch_never_blocks) {
   created.publish();
   ASSERT_TRUE(is_readable(descriptor, 20s));
   std::vector<std::string> opened;
-  const auto open_what_comes = [&](const event& what) {
-    if (what.kind == event_kind::published) {
-      opened.push_back(user.open(what.name).name());  // handlers may call the library
+  const auto open_what_comes = [&](const event& event) {
+    if (event.kind == event_kind::published) {
+      opened.push_back(user.open(event.name).name());  // handlers may call the library
     }
   };
   EXPECT_GE(events.dispatch(open_what_comes), 1U);
@@ -447,9 +447,9 @@ TEST_F(sharing, handler_exception_is_rethrown_and_other_events_stay) {
     user.create(name, host(1)).publish();
   }
   std::vector<std::string> published;
-  const auto refuse = [&](const event& what) {
-    published.push_back(what.name);
-    throw std::out_of_range(what.name);
+  const auto refuse = [&](const event& event) {
+    published.push_back(event.name);
+    throw std::out_of_range(event.name);
   };
   ASSERT_TRUE(is_readable(descriptor, 20s));
   EXPECT_THROW(static_cast<void>(events.dispatch(refuse)), std::out_of_range);

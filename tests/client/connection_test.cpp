@@ -201,9 +201,9 @@ TEST_F(connected, concurrent_reports_are_no_violation) {
   constexpr std::uint64_t each = 40'000;
   const auto client = connect();
   {
-    std::vector<std::jthread> all;
+    std::vector<std::jthread> workers;
     for (std::uint64_t t = 0; t < threads; ++t) {
-      all.emplace_back([&, t] {
+      workers.emplace_back([&, t] {
         for (std::uint64_t i = 0; i < each; ++i) {
           if (t % 2 == 0) {
             client->opened_in(2us, 1us);
@@ -336,13 +336,13 @@ TEST(subscriptions, that_time_out_are_ended_at_the_broker) {
   } sink;
   std::atomic<std::uint64_t> asked{0};
   std::atomic<std::uint64_t> ended{0};
-  const scripted_broker broker([&](const wire::message& got) {
+  const scripted_broker broker([&](const wire::message& message) {
     std::vector<scripted_broker::reply> replies;
-    if (std::holds_alternative<wire::subscribe>(got.body)) {
-      asked = got.id;  // not answered
-    } else if (const auto* end = std::get_if<wire::unsubscribe>(&got.body)) {
+    if (std::holds_alternative<wire::subscribe>(message.body)) {
+      asked = message.id;  // not answered
+    } else if (const auto* end = std::get_if<wire::unsubscribe>(&message.body)) {
       ended = end->subscription;
-      replies.push_back({{got.id, wire::done{}}});
+      replies.push_back({{message.id, wire::done{}}});
     }
     return replies;
   });
@@ -358,9 +358,9 @@ TEST(subscriptions, that_time_out_are_ended_at_the_broker) {
 // ---- reconnecting ----
 
 /// Sends a request and returns its error, if any.
-std::optional<errc> list_with(client& of) {
+std::optional<errc> list_with(client& client) {
   try {
-    static_cast<void>(of.list());
+    static_cast<void>(client.list());
   } catch (const error& why) {
     return why.code();
   }
@@ -370,7 +370,7 @@ std::optional<errc> list_with(client& of) {
 // One thread reconnects, for as long as `timeout`; the others wait for it until their requests'
 // deadlines.
 TEST_F(connected, threads_during_reconnect_wait_until_their_own_deadlines) {
-  auto all = client::connect(
+  auto client = client::connect(
       {.socket_path = path_, .timeout = scaled_timeout(20s), .request_limit = scaled_timeout(1s)});
   broker_.reset();
   constexpr int others = 4;
@@ -379,7 +379,7 @@ TEST_F(connected, threads_during_reconnect_wait_until_their_own_deadlines) {
   std::vector<std::jthread> requesting;
   for (int i = 0; i < 1 + others; ++i) {
     requesting.emplace_back([&] {
-      const auto code = list_with(all);
+      const auto code = list_with(client);
       EXPECT_TRUE(!code || code == errc::timed_out);
       ++(code ? timed_out : replied);
     });
@@ -391,16 +391,16 @@ TEST_F(connected, threads_during_reconnect_wait_until_their_own_deadlines) {
   requesting.clear();
   EXPECT_EQ(timed_out, others);
   EXPECT_EQ(replied, 1);
-  EXPECT_EQ(list_with(all), std::nullopt);
+  EXPECT_EQ(list_with(client), std::nullopt);
 }
 
 TEST_F(connected, threads_during_reconnect_share_the_new_connection) {
-  auto all = client::connect(
+  auto client = client::connect(
       {.socket_path = path_, .timeout = scaled_timeout(20s), .request_limit = scaled_timeout(20s)});
   broker_.reset();
   std::vector<std::jthread> requesting;
   for (int i = 0; i < 4; ++i) {
-    requesting.emplace_back([&] { EXPECT_EQ(list_with(all), std::nullopt); });
+    requesting.emplace_back([&] { EXPECT_EQ(list_with(client), std::nullopt); });
   }
   std::this_thread::sleep_for(100ms);
   broker_.emplace(broker::start({.socket_path = path_}));

@@ -29,7 +29,10 @@ class connection_test : public testing::Test, protected connection_ender {
             [](void*, std::uint32_t, gpushm::generation, std::optional<segment_state>) {},
             nullptr),
         loop_(
-            io_, log_, [this](connection& of) { step(of); }, [this] { ++rounds_; }) {}
+            io_,
+            log_,
+            [this](connection& connection) { step(connection); },
+            [this] { ++rounds_; }) {}
   ~connection_test() override {
     hub_.for_each_session([this](session& each) {
       auto& of = static_cast<connection&>(each);
@@ -68,9 +71,10 @@ class connection_test : public testing::Test, protected connection_ender {
   }
 
   /// Reads up to `most` queued messages of the peer, answers before events.
-  std::vector<wire::message> read(const connection& of, std::size_t most = 1'000'000) {
+  std::vector<wire::message> read(const connection& connection, std::size_t most = 1'000'000) {
     std::vector<wire::message> result;
-    for (const int socket : {peers_[of.number].get(), event_peers_[of.number].get()}) {
+    for (const int socket :
+         {peers_[connection.number].get(), event_peers_[connection.number].get()}) {
       while (result.size() < most) {
         auto got = transport::receive_packet(socket, buffer_);
         if (got.status != transport::receive_status::packet) {

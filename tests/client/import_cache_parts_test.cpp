@@ -89,12 +89,12 @@ class import_cache_parts : public testing::Test {
   }
   /// True if it is cached for that user. Makes it the most recently used one.
   bool has(const std::string& name, const std::string& user) {
-    auto found = cache_->find(name, user, access::read);
-    if (!found) {
+    auto cache = cache_->find(name, user, access::read);
+    if (!cache) {
       return false;
     }
-    EXPECT_EQ(found->info().name, name);
-    cache_->release(std::move(found));
+    EXPECT_EQ(cache->info().name, name);
+    cache_->release(std::move(cache));
     return true;
   }
 
@@ -303,8 +303,8 @@ TEST_F(import_cache_parts, lost_leases_drops_only_lost) {
   const auto stat = [&](const char* name) { return producer_->stat(name).generation; };
   const auto a = stat("a");
   const auto b = stat("b");
-  const auto end_all = [&](gpushm::generation of) {
-    while (cache_->end_lost(of)) {
+  const auto end_all = [&](gpushm::generation failure) {
+    while (cache_->end_lost(failure)) {
     }
   };
   end_all(a);
@@ -345,8 +345,8 @@ class raw_reader {
     EXPECT_EQ(first.second.size(), 2U);
     events_ = std::move(first.second.at(1));
   }
-  void send(const wire::message& what) {
-    EXPECT_EQ(transport::send_packet(socket_.get(), wire::encode(what), {}),
+  void send(const wire::message& message) {
+    EXPECT_EQ(transport::send_packet(socket_.get(), wire::encode(message), {}),
               transport::send_result::sent);
   }
   wire::message next() { return receive(socket_.get()).first; }
@@ -397,14 +397,14 @@ TEST_F(import_cache_parts, lost_events_become_one_resync_for_slow_reader) {
   for (;;) {
     const auto message = holder.next_event();
     ASSERT_EQ(message.id, 0U);
-    const auto what = std::get<wire::event>(message.body);
-    if (what.kind == event_kind::resync) {
-      EXPECT_EQ(what.generation, 0U);
-      EXPECT_EQ(what.name, "");
+    const auto event = std::get<wire::event>(message.body);
+    if (event.kind == event_kind::resync) {
+      EXPECT_EQ(event.generation, 0U);
+      EXPECT_EQ(event.name, "");
       break;
     }
-    EXPECT_EQ(what.kind, event_kind::removed);
-    EXPECT_EQ(what.name, names.at(static_cast<std::size_t>(received)));
+    EXPECT_EQ(event.kind, event_kind::removed);
+    EXPECT_EQ(event.name, names.at(static_cast<std::size_t>(received)));
     ++received;
   }
   EXPECT_GE(received, 1'024);

@@ -611,10 +611,11 @@ TEST_F(caching, consistent_under_concurrent_create_and_remove) {
       const std::string other = "steady";
       while (!over) {
         const gpushm::generation removed_before = removed;
-        if (const auto found = user.try_open(i % 4 == 3 ? other : "w")) {
-          EXPECT_EQ(written_in(*found), found->generation());
-          if (found->name() == "w") {
-            EXPECT_GT(found->generation(), removed_before) << "it was removed before it was opened";
+        if (const auto segment = user.try_open(i % 4 == 3 ? other : "w")) {
+          EXPECT_EQ(written_in(*segment), segment->generation());
+          if (segment->name() == "w") {
+            EXPECT_GT(segment->generation(), removed_before)
+                << "it was removed before it was opened";
           }
           ++opened;
         }

@@ -81,7 +81,7 @@ class model {
   }
 
  private:
-  bool chance(unsigned of) { return random_() % of == 0; }
+  bool chance(unsigned divisor) { return random_() % divisor == 0; }
 
   wire::body outcome(std::uint32_t index, const std::string& name) {
     if (name.starts_with('f')) {
@@ -174,17 +174,17 @@ TEST_P(lanes, every_request_has_a_reply_and_every_lease_is_released) {
     }
   });
   {
-    std::vector<std::jthread> all;
+    std::vector<std::jthread> workers;
     for (unsigned thread = 0; thread < 4; ++thread) {
-      all.emplace_back([&, thread] {
+      workers.emplace_back([&, thread] {
         std::mt19937 random(GetParam() * 4 + thread);
-        const auto check = [&](reply got, const std::string& name) {
-          const bool refused = std::holds_alternative<wire::failure>(got.body);
+        const auto check = [&](reply reply, const std::string& name) {
+          const bool refused = std::holds_alternative<wire::failure>(reply.body);
           EXPECT_EQ(refused, name.starts_with('f')) << name;
           if (!refused) {
-            EXPECT_EQ(std::get<wire::opened>(got.body).segment.name, name);
+            EXPECT_EQ(std::get<wire::opened>(reply.body).segment.name, name);
             if (random() % 2 == 0) {
-              got.granted.keep();
+              reply.granted.keep();
               ++kept;
             }
           }
@@ -252,16 +252,17 @@ INSTANTIATE_TEST_SUITE_P(seeds, lanes, testing::Range(1U, 21U));
 class late_granter {
  public:
   explicit late_granter(std::chrono::milliseconds late)
-      : broker_([this, late](const wire::message& what) { return reply(what, late); }, true) {}
+      : broker_([this, late](const wire::message& message) { return reply(message, late); }, true) {
+  }
 
   [[nodiscard]] const std::string& socket_path() const noexcept { return broker_.socket_path(); }
   [[nodiscard]] std::uint64_t released() const { return released_; }
 
  private:
-  std::vector<scripted_broker::reply> reply(const wire::message& what,
+  std::vector<scripted_broker::reply> reply(const wire::message& message,
                                             std::chrono::milliseconds late) {
     std::vector<scripted_broker::reply> replies;
-    if (const auto* back = std::get_if<wire::release>(&what.body)) {
+    if (const auto* back = std::get_if<wire::release>(&message.body)) {
       released_ += back->count;
       return replies;
     }
@@ -270,7 +271,7 @@ class late_granter {
     }
     wire::opened found;
     found.segment.generation = 7;
-    replies.push_back({{what.id, std::move(found)}});
+    replies.push_back({{message.id, std::move(found)}});
     return replies;
   }
 
@@ -307,11 +308,11 @@ TEST(lanes_late, grants_of_consecutive_timeouts_are_released) {
 TEST(lanes_end, wakes_waiters_of_both_lanes) {
   for (const bool sends_waiting : {true, false}) {
     std::atomic<bool> asked{false};
-    auto served = std::make_unique<scripted_broker>([&](const wire::message& what) {
+    auto served = std::make_unique<scripted_broker>([&](const wire::message& message) {
       asked = true;
       std::vector<scripted_broker::reply> replies;
       if (sends_waiting) {
-        replies.push_back({{what.id, wire::waiting{0}}});
+        replies.push_back({{message.id, wire::waiting{0}}});
       }
       return replies;
     });

@@ -18,15 +18,16 @@ namespace {
 using namespace std::chrono_literals;
 
 template <typename Call>
-void expect_empty(const std::string& type, const char* what, Call&& call) {
+void expect_empty(const std::string& type, const char* operation, Call&& call) {
   try {
     call();
-    ADD_FAILURE() << type << "::" << what << " throws nothing";
+    ADD_FAILURE() << type << "::" << operation << " throws nothing";
   } catch (const error& why) {
-    EXPECT_EQ(why.code(), errc::invalid_argument) << type << "::" << what;
-    EXPECT_EQ(why.operation(), type) << what;
-    EXPECT_EQ(why.cause(), "this " + type + " object is empty") << what;
-    EXPECT_NE(why.next_step().find("; a moved-from object is empty"), std::string::npos) << what;
+    EXPECT_EQ(why.code(), errc::invalid_argument) << type << "::" << operation;
+    EXPECT_EQ(why.operation(), type) << operation;
+    EXPECT_EQ(why.cause(), "this " + type + " object is empty") << operation;
+    EXPECT_NE(why.next_step().find("; a moved-from object is empty"), std::string::npos)
+        << operation;
   }
 }
 

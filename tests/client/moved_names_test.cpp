@@ -82,11 +82,12 @@ class moved_names : public testing::Test {
     });
   }
   /// Opened by the alias, which refers to it now.
-  void keep_by_alias(const std::shared_ptr<mapping>& of) {
-    move(of->info().generation);
-    cache_->keep(of, "", lease_table::alias{"w/prod", {alias_slot, of->info().generation}});
+  void keep_by_alias(const std::shared_ptr<mapping>& mapping) {
+    move(mapping->info().generation);
+    cache_->keep(
+        mapping, "", lease_table::alias{"w/prod", {alias_slot, mapping->info().generation}});
   }
-  void move(gpushm::generation to) { show(broker_.last_table(), alias_slot, to); }
+  void move(gpushm::generation generation) { show(broker_.last_table(), alias_slot, generation); }
   gpushm::generation found(const char* name) {
     auto hit = cache_->find(name, "", access::read);
     const gpushm::generation generation = hit ? hit->info().generation : 0;

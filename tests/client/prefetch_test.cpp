@@ -437,16 +437,16 @@ TEST_F(prefetching, refuses_names_that_are_not_valid) {
 // ---- malformed brokers ----
 
 wire::segment listed(const std::string& name, gpushm::generation generation) {
-  wire::segment what;
-  what.name = name;
-  what.generation = generation;
-  what.slot = static_cast<std::uint32_t>(generation);
-  what.size_bytes = page;
-  what.allocated_bytes = page;
-  what.chunk_count = 1;
-  what.lifetime = lifetime::persistent;
-  what.published = true;
-  return what;
+  wire::segment segment;
+  segment.name = name;
+  segment.generation = generation;
+  segment.slot = static_cast<std::uint32_t>(generation);
+  segment.size_bytes = page;
+  segment.allocated_bytes = page;
+  segment.chunk_count = 1;
+  segment.lifetime = lifetime::persistent;
+  segment.published = true;
+  return segment;
 }
 
 /// Prefetches from a broker that lists "a" and "b", and replies to opens with `reply`.
@@ -471,8 +471,8 @@ std::pair<std::optional<errc>, std::size_t> prefetched_from(
   }
 }
 
-scripted_broker::reply grant_of(std::uint64_t id, std::uint32_t index, wire::segment what) {
-  scripted_broker::reply reply{{id, wire::opened{index, std::move(what), {}, {page}}}};
+scripted_broker::reply grant_of(std::uint64_t id, std::uint32_t index, wire::segment segment) {
+  scripted_broker::reply reply{{id, wire::opened{index, std::move(segment), {}, {page}}}};
   reply.descriptors.push_back(scripted_broker::sealed_file(page));
   return reply;
 }

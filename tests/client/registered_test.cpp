@@ -42,7 +42,9 @@ using base::unique_fd;
 using gpushm_testing::eventually;
 
 struct closes {
-  void operator()(gpushm_descriptor* of) const noexcept { gpushm_descriptor_close(of); }
+  void operator()(gpushm_descriptor* descriptor) const noexcept {
+    gpushm_descriptor_close(descriptor);
+  }
 };
 using registration = std::unique_ptr<gpushm_descriptor, closes>;
 
@@ -65,15 +67,18 @@ std::string last_text() {
 
 class registered : public testing::Test {
  protected:
-  registration add(const client& by, int file, std::uint32_t number = 0, std::uint64_t tag = 0) {
+  registration add(const client& client,
+                   int file,
+                   std::uint32_t number = 0,
+                   std::uint64_t tag = 0) {
     gpushm_descriptor* result = nullptr;
-    code_ = gpushm_client_register_descriptor(by.handle(), file, number, tag, &result);
+    code_ = gpushm_client_register_descriptor(client.handle(), file, number, tag, &result);
     EXPECT_EQ(code_ == GPUSHM_OK, result != nullptr);
     return registration(result);
   }
-  unique_fd resolve(const client& by, std::uint32_t number, std::uint64_t tag = 0) {
+  unique_fd resolve(const client& client, std::uint32_t number, std::uint64_t tag = 0) {
     int result = -1;
-    code_ = gpushm_client_resolve_descriptor(by.handle(), number, tag, &result);
+    code_ = gpushm_client_resolve_descriptor(client.handle(), number, tag, &result);
     EXPECT_EQ(code_ == GPUSHM_OK, result != -1);
     return unique_fd(result);
   }
@@ -137,12 +142,12 @@ TEST_F(registered, numbers_are_unique_and_random_if_none_is_given) {
   EXPECT_FALSE(add(importer_, file.get(), 7));
   EXPECT_EQ(code_, GPUSHM_ERRC_ALREADY_EXISTS);
   EXPECT_TRUE(resolve(importer_, 7)) << "the first one stays";
-  std::vector<registration> all;
+  std::vector<registration> registrations;
   std::vector<std::uint32_t> numbers;
   for (int i = 0; i != 20; ++i) {
-    all.push_back(add(exporter_, file.get()));
-    ASSERT_TRUE(all.back()) << last_text();
-    numbers.push_back(gpushm_descriptor_number(all.back().get()));
+    registrations.push_back(add(exporter_, file.get()));
+    ASSERT_TRUE(registrations.back()) << last_text();
+    numbers.push_back(gpushm_descriptor_number(registrations.back().get()));
     EXPECT_THAT(numbers.back(), testing::AllOf(testing::Ge(1U), testing::Lt(1U << 30U)));
     EXPECT_EQ(identity(resolve(importer_, numbers.back()).get()), identity(file.get()));
   }
@@ -204,7 +209,7 @@ TEST_F(registered, descriptors_are_no_segments) {
     return errc{};
   };
   subscription others = importer_.subscribe("");
-  subscription all = importer_.subscribe(".fd/");
+  subscription subscription = importer_.subscribe(".fd/");
   const registration made = add(exporter_, file.get(), 7);
   EXPECT_EQ(code_of([&] { static_cast<void>(importer_.open(".fd/7")); }), errc::invalid_argument);
   EXPECT_EQ(code_of([&] {
@@ -224,7 +229,7 @@ TEST_F(registered, descriptors_are_no_segments) {
   EXPECT_EQ(importer_.stat(".fd/7").backend, backend::descriptor);
   EXPECT_EQ(importer_.prefetch(""), 0U);
 
-  const auto published = all.next(10s);
+  const auto published = subscription.next(10s);
   ASSERT_TRUE(published);
   EXPECT_EQ(published->kind, event_kind::published);
   EXPECT_EQ(published->name, ".fd/7");
@@ -303,13 +308,14 @@ TEST_F(registered, descriptors_leave_nothing) {
   const auto begin = gpushm_testing::count_descriptors(::getpid());
   const auto connections = broker_.statistics().connections;
   {
-    std::vector<registration> all;
+    std::vector<registration> registrations;
     for (int i = 0; i != 100; ++i) {
-      all.push_back(add(exporter_, file.get()));
-      ASSERT_TRUE(all.back()) << last_text();
+      registrations.push_back(add(exporter_, file.get()));
+      ASSERT_TRUE(registrations.back()) << last_text();
     }
     for (int i = 0; i != 1'000; ++i) {
-      const auto number = gpushm_descriptor_number(all[static_cast<std::size_t>(i) % 100].get());
+      const auto number =
+          gpushm_descriptor_number(registrations[static_cast<std::size_t>(i) % 100].get());
       ASSERT_TRUE(resolve(importer_, number)) << last_text();
       static_cast<void>(resolve(importer_, number, 1));  // fetched and not given
     }

@@ -73,9 +73,9 @@ class cdi_generate : public ::testing::Test {
     }
     return std::move(read.content);
   }
-  static std::vector<std::string> names(const cdi::document& of) {
+  static std::vector<std::string> names(const cdi::document& document) {
     std::vector<std::string> all;
-    for (const cdi::device& each : of.devices) {
+    for (const cdi::device& each : document.devices) {
       all.push_back(each.name);
     }
     return all;

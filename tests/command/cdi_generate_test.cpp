@@ -29,9 +29,10 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-void replace_all(std::string& text, const std::string& what, const std::string& by) {
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
-    text.replace(at, what.size(), by);
+void replace_all(std::string& text, const std::string& pattern, const std::string& replacement) {
+  for (auto at = text.find(pattern); at != std::string::npos;
+       at = text.find(pattern, at + replacement.size())) {
+    text.replace(at, pattern.size(), replacement);
   }
 }
 
@@ -124,18 +125,18 @@ TEST_P(cdi_whole, matches_golden_file) {
 TEST_F(cdi_generate, reports_found_and_missing_items_on_stderr) {
   make("local-nvidia-lib64", plain_gpus(2));
   const auto result = generate();
-  const std::string found =
+  const std::string summary =
       "gpushm: found 2 GPUs; driver 550.90.07; 6 libraries in /usr/local/nvidia/lib64 and "
       "/var/lib/nvidia/gl; 2 programs\n";
   EXPECT_EQ(result.err,
-            found +
+            summary +
                 "gpushm: not found: libraries libnvidia-egl-gbm.so, libnvidia-egl-wayland.so and 5 "
                 "more; configuration files glvnd/egl_vendor.d/10_nvidia.json, "
                 "egl/egl_external_platform.d/15_nvidia_gbm.json and 12 more; firmware files "
                 "nvidia/550.90.07/gsp*.bin; programs nvidia-persistenced, nvidia-cuda-mps-control "
                 "and 4 more; sockets nvidia-persistenced, nvidia-fabricmanager and MPS\n");
   EXPECT_EQ(generate({"--verbose"}).err,
-            found +
+            summary +
                 "gpushm: not found: libraries libnvidia-egl-gbm.so, libnvidia-egl-wayland.so, "
                 "libnvidia-egl-wayland2.so, libnvidia-egl-xcb.so, libnvidia-egl-xlib.so, "
                 "libnvidia-nvvm70.so and nvidia_drv.so\n"

@@ -60,14 +60,14 @@ std::set<std::string> keys(const json& object) {
 
 /// The documents of --json, one on each line.
 std::vector<json> documents_of(const std::string& out) {
-  std::vector<json> all;
+  std::vector<json> documents;
   std::size_t at = 0;
   while (at < out.size()) {
     const std::size_t end = out.find('\n', at);
-    all.push_back(json::parse(out.substr(at, end - at)));
+    documents.push_back(json::parse(out.substr(at, end - at)));
     at = end + 1;
   }
-  return all;
+  return documents;
 }
 
 class channel_cli : public ::testing::Test {
@@ -98,8 +98,8 @@ class channel_cli : public ::testing::Test {
     return broker;
   }
   /// The value of the next document, which must have this key.
-  static json next(child& from, const std::string& key) {
-    return json::parse(from.wait_for_line("^\\{\"" + key + "\"", long_enough)).at(key);
+  static json next(child& child, const std::string& key) {
+    return json::parse(child.wait_for_line("^\\{\"" + key + "\"", long_enough)).at(key);
   }
   static void end(child& process, int status) {
     EXPECT_EQ(process.wait_exit(long_enough), exited(status)) << process.output().all_output();
@@ -429,8 +429,8 @@ TEST_F(channel_cli, what_a_dead_consumer_had_is_for_another_one) {
   auto stays = sub({"--share", "--held", "1"});
   auto producer = pub({"--slot-size", "64", "--rate", "500", "--wait-for-consumers", "2"});
   ASSERT_TRUE(becomes([&](const json& channel) {
-    const auto& all = channel.at("consumers");
-    return std::any_of(all.begin(), all.end(), [&](const json& each) {
+    const auto& listing = channel.at("consumers");
+    return std::any_of(listing.begin(), listing.end(), [&](const json& each) {
       return each.at("pid") == dies.pid() && each.at("mode") == "share" &&
              each.at("may_hold") == 2 && each.at("holds") >= 1 && each.at("lag") >= 1;
     });
@@ -651,11 +651,11 @@ TEST_F(channel_cli, stat_shows_the_members) {
   EXPECT_THAT(text, HasSubstr("CONSUMER"));
   const auto hidden = run({"ls", "--names"});
   EXPECT_EQ(hidden.out, "c\n");
-  const auto all = run({"ls", "--names", "--all"});
-  EXPECT_THAT(all.out, HasSubstr("c/~producer\n"));
-  EXPECT_THAT(all.out, HasSubstr("c/~page-"));
-  EXPECT_THAT(all.out, HasSubstr("c/~consumer-"));
-  EXPECT_THAT(all.out, HasSubstr("~signals-"));
+  const auto listing = run({"ls", "--names", "--all"});
+  EXPECT_THAT(listing.out, HasSubstr("c/~producer\n"));
+  EXPECT_THAT(listing.out, HasSubstr("c/~page-"));
+  EXPECT_THAT(listing.out, HasSubstr("c/~consumer-"));
+  EXPECT_THAT(listing.out, HasSubstr("~signals-"));
   EXPECT_EQ(json::parse(run({"ls", "--json"}).out).at("segments").size(), 1U);
   EXPECT_EQ(run({"ls", "--names", "c/~prod"}).out, "c/~producer\n");
   EXPECT_THAT(run({"stat", "c/~producer"}).out,

@@ -87,7 +87,7 @@ bool is_documented(const std::set<std::string>& names, const std::set<std::strin
 /// The synopses of all documents: lines of indented blocks that begin with "gpushm COMMAND", with
 /// the lines that continue them.
 std::map<std::string, std::string> synopses(const commands& table, const std::string& document) {
-  std::map<std::string, std::string> found;
+  std::map<std::string, std::string> texts;
   std::string current;
   std::istringstream lines(source_file(document));
   for (std::string line; std::getline(lines, line);) {
@@ -98,10 +98,10 @@ std::map<std::string, std::string> synopses(const commands& table, const std::st
       current.clear();
     }
     if (!current.empty()) {
-      found[current] += line + "\n";
+      texts[current] += line + "\n";
     }
   }
-  return found;
+  return texts;
 }
 
 class command_table : public ::testing::Test {
@@ -203,21 +203,21 @@ std::string joined_literals(const std::string& text) {
 /// What follows "gpushm " in `text`, up to the end of the literal, the line or the command.
 std::vector<std::string> mentions(const std::string& text) {
   const std::string name = "gpushm ";
-  std::vector<std::string> found;
+  std::vector<std::string> result;
   for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
     const bool is_word = at == 0 || (std::isalnum(static_cast<unsigned char>(text[at - 1])) == 0 &&
                                      text[at - 1] != '_');
     const std::size_t begin = at + name.size();
     if (is_word && begin < text.size() && text[begin] >= 'a' && text[begin] <= 'z') {
-      found.push_back(text.substr(begin, text.find_first_of("`\"'\\\n|;&()<>#", begin) - begin));
+      result.push_back(text.substr(begin, text.find_first_of("`\"'\\\n|;&()<>#", begin) - begin));
     }
   }
-  return found;
+  return result;
 }
 
 std::vector<std::string> files_with_texts() {
   const std::filesystem::path root = std::filesystem::path(GPUSHM_SOURCE_DIR);
-  std::vector<std::string> found;
+  std::vector<std::string> result;
   for (const char* const folder :
        {"apps", "src", "include", "python/gpushm", "python/src", "deploy", "docs", "examples"}) {
     for (const auto& each : std::filesystem::recursive_directory_iterator(root / folder)) {
@@ -237,12 +237,12 @@ std::vector<std::string> files_with_texts() {
       if (each.is_regular_file() && !path.starts_with("docs/plan/") &&
           !path.starts_with("docs/adr/") &&
           std::find(extensions.begin(), extensions.end(), extension) != extensions.end()) {
-        found.push_back(path);
+        result.push_back(path);
       }
     }
   }
-  found.emplace_back("README.md");
-  return found;
+  result.emplace_back("README.md");
+  return result;
 }
 
 /// Words that follow the name in sentences about it.

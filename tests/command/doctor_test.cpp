@@ -53,11 +53,11 @@ class doctor_cli : public ::testing::Test {
     std::ofstream(fake_->root() + "/gpus.conf") << gpushm::fake::format_config(gpus);
   }
   static std::map<std::string, std::string> verdicts(const json& document) {
-    std::map<std::string, std::string> found;
+    std::map<std::string, std::string> verdict_of;
     for (const auto& each : document.at("checks")) {
-      found[each.at("id")] = each.at("verdict");
+      verdict_of[each.at("id")] = each.at("verdict");
     }
-    return found;
+    return verdict_of;
   }
 
   cli cli_;
@@ -100,12 +100,12 @@ TEST_F(doctor_cli, checks_ipc_of_unchanged_programs) {
   const auto ran = doctor({"--ipc", "--accept-fake-chunks", "--json"});
   const json document = json::parse(ran.out, nullptr, false);
   ASSERT_FALSE(document.is_discarded()) << ran.status.text() << ran.out << ran.err;
-  const auto found = verdicts(document);
-  EXPECT_EQ(found.at("ipc-library"), "ok") << ran.out;
-  EXPECT_EQ(found.at("ipc-loader"), "ok") << ran.out;
-  EXPECT_EQ(found.at("ipc-switch"), "ok");
+  const auto verdict_of = verdicts(document);
+  EXPECT_EQ(verdict_of.at("ipc-library"), "ok") << ran.out;
+  EXPECT_EQ(verdict_of.at("ipc-loader"), "ok") << ran.out;
+  EXPECT_EQ(verdict_of.at("ipc-switch"), "ok");
   for (const char* id : {"ipc-trial", "ipc-no-domain", "ipc-one-side"}) {
-    EXPECT_THAT(found.at(id), ::testing::AnyOf("ok", "not applicable")) << ran.out;
+    EXPECT_THAT(verdict_of.at(id), ::testing::AnyOf("ok", "not applicable")) << ran.out;
   }
   EXPECT_FALSE(document.contains("facts"));
   EXPECT_THAT(document.at("conclusion").get<std::string>(), HasSubstr("unchanged programs"));

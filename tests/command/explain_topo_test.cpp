@@ -109,9 +109,9 @@ TEST_F(explain_topo, invalid_recording_is_refused_with_next_step) {
     }
     arguments.emplace_back("--from");
     for (const std::string& file : {garbage, other, missing}) {
-      auto all = arguments;
-      all.push_back(file);
-      const auto ran = run(all);
+      auto words = arguments;
+      words.push_back(file);
+      const auto ran = run(words);
       EXPECT_EQ(ran.status, exited(1)) << command << file;
       EXPECT_THAT(ran.out, IsEmpty());
       EXPECT_THAT(ran.err, HasSubstr("gpushm: read recording \"" + file + "\": "));

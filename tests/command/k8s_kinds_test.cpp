@@ -35,8 +35,8 @@ struct kind_case {
   const char* text;  ///< <SPEC> marks the pod
   std::vector<std::string> objects;
 };
-void PrintTo(const kind_case& each, std::ostream* to) {
-  *to << each.name;
+void PrintTo(const kind_case& kind_case, std::ostream* to) {
+  *to << kind_case.name;
 }
 
 std::string with_spec(std::string text) {
@@ -49,9 +49,9 @@ std::string with_spec(std::string text) {
 class k8s_kind : public ::testing::TestWithParam<kind_case> {};
 
 TEST_P(k8s_kind, each_pod_template_is_checked) {
-  const std::vector<finding> found = linted(with_spec(GetParam().text));
+  const std::vector<finding> findings = linted(with_spec(GetParam().text));
   std::vector<std::string> objects;
-  for (const finding& each : found) {
+  for (const finding& each : findings) {
     EXPECT_EQ(each.rule, "host-pid") << each.object << ": " << each.why;
     EXPECT_GT(each.line, 0);
     objects.push_back(each.object);
@@ -60,7 +60,7 @@ TEST_P(k8s_kind, each_pod_template_is_checked) {
 }
 
 const std::vector<kind_case>& kind_cases() {
-  static const std::vector<kind_case> all{
+  static const std::vector<kind_case> cases{
       {"RayCluster",
        "apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {name: r, namespace: ns}\nspec:\n"
        "  headGroupSpec: {rayStartParams: {}, template: {spec: <SPEC>}}\n"
@@ -127,14 +127,14 @@ const std::vector<kind_case>& kind_cases() {
       {"PodTemplate",
        "apiVersion: v1\nkind: PodTemplate\nmetadata: {name: p}\ntemplate: {spec: <SPEC>}\n",
        {"PodTemplate p"}}};
-  return all;
+  return cases;
 }
 INSTANTIATE_TEST_SUITE_P(kinds, k8s_kind, ::testing::ValuesIn(kind_cases()), [](const auto& each) {
   return std::string(each.param.name);
 });
 
 TEST(k8s_kinds, published_case_is_reported_completely) {
-  const auto found = linted(R"(apiVersion: ray.io/v1
+  const auto findings = linted(R"(apiVersion: ray.io/v1
 kind: RayCluster
 metadata: {name: rl}
 spec:
@@ -160,10 +160,10 @@ spec:
         containers:
         - {name: w, image: "example/vllm:1", resources: {limits: {nvidia.com/gpu: "1"}}}
 )");
-  EXPECT_THAT(rules_of(found),
+  EXPECT_THAT(rules_of(findings),
               IsSupersetOf({"host-ipc", "host-pid", "privileged", "gpu-not-promised"}));
-  EXPECT_EQ(found.at(0).object, "RayCluster rl, spec.headGroupSpec.template");
-  EXPECT_EQ(found.at(0).line, 8);
+  EXPECT_EQ(findings.at(0).object, "RayCluster rl, spec.headGroupSpec.template");
+  EXPECT_EQ(findings.at(0).line, 8);
 }
 
 TEST(k8s_kinds, labels_of_a_template_guarantee_the_node) {
@@ -216,12 +216,12 @@ TEST(k8s_kinds, kind_without_a_pod_is_reported_and_can_be_accepted) {
   const std::string text =
       "apiVersion: lmcache.ai/v1alpha1\nkind: LMCacheEngine\nmetadata: {name: e, namespace: ns}\n"
       "spec: {model: m, gpuCount: 2}\n";
-  const auto found = linted(text);
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_EQ(found[0].rule, "kind-not-read");
-  EXPECT_EQ(found[0].object, "LMCacheEngine ns/e");
-  EXPECT_EQ(found[0].line, 2);
-  EXPECT_EQ(found[0].why,
+  const auto findings = linted(text);
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_EQ(findings[0].rule, "kind-not-read");
+  EXPECT_EQ(findings[0].object, "LMCacheEngine ns/e");
+  EXPECT_EQ(findings[0].line, 2);
+  EXPECT_EQ(findings[0].why,
             "No pod was found in this object: the pods that a controller of lmcache.ai/v1alpha1 "
             "may create from it are not checked. Check them in the cluster: kubectl get pods -o "
             "yaml | gpushm k8s lint -  (a kind that creates no pods: --ignore-kind LMCacheEngine)");
@@ -268,13 +268,13 @@ TEST(k8s_kinds, patterns_and_schemas_are_not_pods) {
 }
 
 TEST(k8s_kinds, workloads_of_templates_are_counted) {
-  manifests all;
-  all.add(with_spec("apiVersion: ray.io/v1\nkind: RayCluster\nspec: {head: {template: {spec: "
-                    "<SPEC>}}, workers: [{template: {spec: <SPEC>}}]}\n"),
-          "file");
-  EXPECT_EQ(all.objects(), 1U);
-  EXPECT_THAT(all.workloads(), SizeIs(2));
-  EXPECT_THAT(all.unread(), IsEmpty());
+  manifests manifests;
+  manifests.add(with_spec("apiVersion: ray.io/v1\nkind: RayCluster\nspec: {head: {template: {spec: "
+                          "<SPEC>}}, workers: [{template: {spec: <SPEC>}}]}\n"),
+                "file");
+  EXPECT_EQ(manifests.objects(), 1U);
+  EXPECT_THAT(manifests.workloads(), SizeIs(2));
+  EXPECT_THAT(manifests.unread(), IsEmpty());
 }
 
 }  // namespace

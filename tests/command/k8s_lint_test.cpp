@@ -28,11 +28,11 @@ using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 using ::testing::SizeIs;
 
-/// `text` with every `from` replaced by `to`.
-std::string with(std::string text, const std::string& from, const std::string& to) {
+/// `text` with every `from` replaced by `out`.
+std::string with(std::string text, const std::string& from, const std::string& out) {
   for (std::size_t at = text.find(from); at != std::string::npos;
-       at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
+       at = text.find(from, at + out.size())) {
+    text.replace(at, from.size(), out);
   }
   return text;
 }
@@ -65,13 +65,13 @@ struct parts {
   std::string resources = "";
   std::string context = "";
 };
-std::string pod(const parts& of) {
+std::string pod(const parts& info) {
   std::string text = good_pod;
-  text = with(text, "<name>", of.name);
-  text = with(text, "<pod>", of.pod);
-  text = with(text, "<container>", of.container);
-  text = with(text, "<resources>", of.resources);
-  return with(text, "<context>", of.context);
+  text = with(text, "<name>", info.name);
+  text = with(text, "<pod>", info.pod);
+  text = with(text, "<container>", info.container);
+  text = with(text, "<resources>", info.resources);
+  return with(text, "<context>", info.context);
 }
 
 TEST(k8s_lint, minimal_pod_passes) {
@@ -84,17 +84,17 @@ struct rule_case {
   std::string bad;
   std::string good;
 };
-void PrintTo(const rule_case& of, std::ostream* to) {
-  *to << of.rule;
+void PrintTo(const rule_case& info, std::ostream* to) {
+  *to << info.rule;
 }
 
 class k8s_rule : public ::testing::TestWithParam<rule_case> {};
 
 TEST_P(k8s_rule, reports_only_its_violation) {
-  const auto found = linted(GetParam().bad);
-  EXPECT_THAT(rules_of(found), ElementsAre(GetParam().rule));
-  ASSERT_THAT(found, Not(IsEmpty()));
-  for (const finding& each : found) {
+  const auto findings = linted(GetParam().bad);
+  EXPECT_THAT(rules_of(findings), ElementsAre(GetParam().rule));
+  ASSERT_THAT(findings, Not(IsEmpty()));
+  for (const finding& each : findings) {
     EXPECT_GT(each.line, 0);
     EXPECT_GT(each.column, 0);
     EXPECT_THAT(each.object, HasSubstr("Pod ns/"));
@@ -140,8 +140,8 @@ std::vector<rule_case> pod_cases() {
        pod({.container = "env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]"})},
   };
 }
-INSTANTIATE_TEST_SUITE_P(pods, k8s_rule, ::testing::ValuesIn(pod_cases()), [](const auto& of) {
-  return with(of.param.rule, "-", "_");
+INSTANTIATE_TEST_SUITE_P(pods, k8s_rule, ::testing::ValuesIn(pod_cases()), [](const auto& info) {
+  return with(info.param.rule, "-", "_");
 });
 
 std::string pair(const parts& first, const parts& second, const std::string& more = {}) {
@@ -363,24 +363,24 @@ TEST(k8s_lint, proposes_a_resource_of_one_gpu_only_where_it_exists) {
 
 TEST(k8s_lint, lines_of_a_claim_are_a_pod_and_a_claim) {
   const std::string pool = "nvidia.com/gpu: 1, gpushm.dev/share: 1";
-  const auto found = linted(pair({.pod = "nodeName: n", .resources = pool},
-                                 {.name = "b", .pod = "nodeName: n", .resources = pool}));
-  ASSERT_THAT(found, SizeIs(1));
+  const auto findings = linted(pair({.pod = "nodeName: n", .resources = pool},
+                                    {.name = "b", .pod = "nodeName: n", .resources = pool}));
+  ASSERT_THAT(findings, SizeIs(1));
   std::string text = "apiVersion: v1\nkind: Pod\nspec:\n";
   bool in_pod = true;
-  for (const std::string& line : found[0].write) {
+  for (const std::string& line : findings[0].write) {
     in_pod = in_pod && line != "---";
     text += (in_pod ? "  " : "") + line + "\n";
   }
-  manifests all;
-  all.add(text, "file");
-  EXPECT_THAT(all.problems(), IsEmpty());
-  ASSERT_THAT(all.claims(), SizeIs(1));
-  EXPECT_THAT(all.claims()[0].device_classes, ElementsAre("gpu.nvidia.com"));
-  ASSERT_THAT(all.workloads(), SizeIs(1));
-  const auto claims = all.workloads()[0].spec["resourceClaims"].elements();
+  manifests manifests;
+  manifests.add(text, "file");
+  EXPECT_THAT(manifests.problems(), IsEmpty());
+  ASSERT_THAT(manifests.claims(), SizeIs(1));
+  EXPECT_THAT(manifests.claims()[0].device_classes, ElementsAre("gpu.nvidia.com"));
+  ASSERT_THAT(manifests.workloads(), SizeIs(1));
+  const auto claims = manifests.workloads()[0].spec["resourceClaims"].elements();
   ASSERT_THAT(claims, SizeIs(1));
-  EXPECT_EQ(claims[0]["resourceClaimName"].text(), all.claims()[0].name);
+  EXPECT_EQ(claims[0]["resourceClaimName"].text(), manifests.claims()[0].name);
 }
 
 TEST(k8s_lint, pods_that_do_not_share_have_no_findings) {
@@ -393,10 +393,10 @@ TEST(k8s_lint, pods_that_do_not_share_have_no_findings) {
 }
 
 TEST(k8s_lint, finding_has_location_and_lines_to_write) {
-  const auto found = linted(pod({.pod = "hostPID: true"}));
-  ASSERT_THAT(found, SizeIs(1));
+  const auto findings = linted(pod({.pod = "hostPID: true"}));
+  ASSERT_THAT(findings, SizeIs(1));
   EXPECT_EQ(
-      found[0],
+      findings[0],
       (finding{"file",
                8,
                3,
@@ -419,11 +419,11 @@ TEST(k8s_lint, finding_has_location_and_lines_to_write) {
 TEST(k8s_lint, every_workload_kind_is_checked) {
   const std::string bad = pod({.pod = "hostPID: true"});
   const std::string spec = bad.substr(bad.find("spec:"));
-  const auto indented = [&spec](const std::string& by) {
+  const auto indented = [&spec](const std::string& indent) {
     std::istringstream lines(spec);
     std::string text;
     for (std::string line; std::getline(lines, line);) {
-      text.append(by).append(line).append("\n");
+      text.append(indent).append(line).append("\n");
     }
     return text;
   };
@@ -445,11 +445,11 @@ TEST(k8s_lint, every_workload_kind_is_checked) {
 }
 
 TEST(k8s_lint, init_containers_are_checked_other_kinds_ignored) {
-  const auto found = linted(
+  const auto findings = linted(
       "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec:\n"
       "  initContainers: [{name: i, securityContext: {privileged: true}}]\n");
-  EXPECT_THAT(rules_of(found), IsSupersetOf({std::string("privileged")}));
-  EXPECT_EQ(found.at(0).object, "Pod x, container i");
+  EXPECT_THAT(rules_of(findings), IsSupersetOf({std::string("privileged")}));
+  EXPECT_EQ(findings.at(0).object, "Pod x, container i");
   EXPECT_THAT(linted("apiVersion: v1\nkind: ConfigMap\ndata: {hostPID: 'true'}\n"), IsEmpty());
 }
 
@@ -510,12 +510,12 @@ TEST_F(k8s_examples, project_examples_pass) {
         path.parent_path().filename() == "agent" || path.filename() == "namespace.yaml") {
       continue;
     }
-    manifests all;
-    all.add(text_of(path), path.string());
-    EXPECT_THAT(all.workloads(), Not(IsEmpty())) << path;
-    for (const finding& found : gpushm::k8s::lint(all, options)) {
-      ADD_FAILURE() << found.file << ":" << found.line << ": " << found.object << ": " << found.why
-                    << " [" << found.rule << "]";
+    manifests manifests;
+    manifests.add(text_of(path), path.string());
+    EXPECT_THAT(manifests.workloads(), Not(IsEmpty())) << path;
+    for (const finding& finding : gpushm::k8s::lint(manifests, options)) {
+      ADD_FAILURE() << finding.file << ":" << finding.line << ": " << finding.object << ": "
+                    << finding.why << " [" << finding.rule << "]";
     }
     ++checked;
   }
@@ -527,10 +527,10 @@ TEST_F(k8s_examples, published_pair_is_reported) {
   if (!fs::exists(path)) {
     GTEST_SKIP() << path << " does not exist";
   }
-  manifests all;
-  all.add(text_of(path), path.string());
-  const auto found = gpushm::k8s::lint(all);
-  EXPECT_THAT(rules_of(found),
+  manifests manifests;
+  manifests.add(text_of(path), path.string());
+  const auto findings = gpushm::k8s::lint(manifests);
+  EXPECT_THAT(rules_of(findings),
               IsSupersetOf({"host-pid",
                             "host-ipc",
                             "privileged",
@@ -543,7 +543,7 @@ TEST_F(k8s_examples, published_pair_is_reported) {
   for (std::string line; std::getline(text, line);) {
     lines.push_back(line);
   }
-  for (const finding& each : found) {
+  for (const finding& each : findings) {
     const std::string& line = lines.at(static_cast<std::size_t>(each.line) - 1);
     if (each.rule == "host-pid") {
       EXPECT_THAT(line, HasSubstr("hostPID: true"));

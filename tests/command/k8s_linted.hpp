@@ -17,9 +17,9 @@ inline std::vector<gpushm::k8s::finding> linted(const std::string& text,
   return gpushm::k8s::lint(all, options);
 }
 
-inline std::set<std::string> rules_of(const std::vector<gpushm::k8s::finding>& found) {
+inline std::set<std::string> rules_of(const std::vector<gpushm::k8s::finding>& findings) {
   std::set<std::string> rules;
-  for (const gpushm::k8s::finding& each : found) {
+  for (const gpushm::k8s::finding& each : findings) {
     rules.insert(each.rule);
   }
   return rules;

@@ -39,12 +39,12 @@ class log_pipe : public testing::Test {
         read_all(), std::regex(R"((^|\n)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z )"), "$1");
   }
   std::string read_all() {
-    std::string all;
+    std::string text;
     std::array<char, 4096> part{};
     for (ssize_t size = 0; (size = ::read(reader_.get(), part.data(), part.size())) > 0;) {
-      all.append(part.data(), static_cast<std::size_t>(size));
+      text.append(part.data(), static_cast<std::size_t>(size));
     }
-    return all;
+    return text;
   }
 
   static constexpr int to_ = 200;

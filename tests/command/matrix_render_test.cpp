@@ -29,15 +29,15 @@ std::size_t longest_line(const std::string& text) {
 
 /// One prediction was wrong, as when a newer driver behaves differently.
 matrix_result with_wrong_prediction() {
-  auto all = predicted_matrix(world());
+  auto matrix = predicted_matrix(world());
   const row setting = row_numbered(47);
   auto outcome = outcome_for(setting);
   outcome.result = trial_result::fails;
   outcome.side = "importer";
   outcome.failure = "driver_error";
   outcome.text = "open \"x\": cuMemMap: CUDA_ERROR_UNKNOWN (999)";
-  all.rows[46].cells[2] = judge(setting, way::vmm, sides_of(setting, world()), outcome);
-  return all;
+  matrix.rows[46].cells[2] = judge(setting, way::vmm, sides_of(setting, world()), outcome);
+  return matrix;
 }
 const std::string wrong_prediction =
     "row 47, cuda-vmm: predicted \"works\" because descriptors contain no PID; "
@@ -120,38 +120,38 @@ TEST(matrix_text, shows_table_explanations_and_published_tables) {
 
 TEST(matrix_text, fits_100_columns) {
   EXPECT_LE(longest_line(text_of(predicted_matrix(world()))), 100U);
-  auto all = with_wrong_prediction();
+  auto matrix = with_wrong_prediction();
   // A different reason for each row requires two-letter marks.
-  for (row_result& row : all.rows) {
-    row.cells = unused_cells(all.ways,
+  for (row_result& row : matrix.rows) {
+    row.cells = unused_cells(matrix.ways,
                              cell_state::not_run,
                              "container " + std::to_string(row.setting.number) +
                                  " could not be started, for a reason that is long enough to be "
                                  "wrapped into more than one line");
   }
-  EXPECT_LE(longest_line(text_of(all)), 100U);
+  EXPECT_LE(longest_line(text_of(matrix)), 100U);
 }
 
 TEST(matrix_text, wrong_prediction_is_reported_everywhere) {
-  const auto all = with_wrong_prediction();
-  EXPECT_THAT(disagreements(all), ElementsAre(wrong_prediction));
-  const auto text = text_of(all);
+  const auto matrix = with_wrong_prediction();
+  EXPECT_THAT(disagreements(matrix), ElementsAre(wrong_prediction));
+  const auto text = text_of(matrix);
   EXPECT_THAT(text, HasSubstr("!fails "));
   EXPECT_THAT(text, HasSubstr("NOT AS PREDICTED: predicted \"works\""));
   EXPECT_THAT(text, HasSubstr("NOT AS PREDICTED: row 47, cuda-vmm:"));
   EXPECT_THAT(text, HasSubstr("160 cells ran, 159 as predicted"));
-  EXPECT_THAT(markdown_of(all), HasSubstr("\n**Not as predicted:** " + wrong_prediction + "\n"));
-  const auto cell = json_of(all)["rows"][46]["cells"]["cuda-vmm"];
+  EXPECT_THAT(markdown_of(matrix), HasSubstr("\n**Not as predicted:** " + wrong_prediction + "\n"));
+  const auto cell = json_of(matrix)["rows"][46]["cells"]["cuda-vmm"];
   EXPECT_EQ(cell["as_predicted"], false);
   EXPECT_EQ(cell["result"], "fails");
   EXPECT_EQ(cell["predicted"]["result"], "works");
 }
 
 TEST(matrix_text, cells_that_did_not_run_are_marked) {
-  auto all = predicted_matrix(world());
-  all.rows[1].cells = unused_cells(all.ways, cell_state::not_run, "interrupted by a signal");
-  all.stopped = "interrupted by a signal";
-  const auto text = text_of(all);
+  auto matrix = predicted_matrix(world());
+  matrix.rows[1].cells = unused_cells(matrix.ways, cell_state::not_run, "interrupted by a signal");
+  matrix.stopped = "interrupted by a signal";
+  const auto text = text_of(matrix);
   EXPECT_THAT(text, HasSubstr(" 2  yes  yes  no     yes   each  differ  not run b"));
   EXPECT_THAT(text, HasSubstr("\nb   interrupted by a signal.\n"));
   EXPECT_THAT(text, HasSubstr("\n7 of 8 rows ran, all as published.\n"));
@@ -162,17 +162,17 @@ TEST(matrix_text, cells_that_did_not_run_are_marked) {
 }
 
 TEST(matrix_text, remark_is_shown) {
-  auto all = predicted_matrix(world());
-  EXPECT_EQ(json_of(all)["remark"], nullptr);
-  all.remark = "Something else.";
-  EXPECT_THAT(text_of(all), HasSubstr("/dev/nvidia1)\n  Something else.\n\n"));
-  EXPECT_THAT(markdown_of(all), HasSubstr("/dev/nvidia1)\n- Something else.\n\n"));
-  EXPECT_EQ(json_of(all)["remark"], "Something else.");
+  auto matrix = predicted_matrix(world());
+  EXPECT_EQ(json_of(matrix)["remark"], nullptr);
+  matrix.remark = "Something else.";
+  EXPECT_THAT(text_of(matrix), HasSubstr("/dev/nvidia1)\n  Something else.\n\n"));
+  EXPECT_THAT(markdown_of(matrix), HasSubstr("/dev/nvidia1)\n- Something else.\n\n"));
+  EXPECT_EQ(json_of(matrix)["remark"], "Something else.");
 }
 
 TEST(matrix_text, ways_of_unchanged_programs_have_tables_of_their_own) {
-  const auto all = predicted_matrix(world(), true);
-  const auto text = text_of(all);
+  const auto matrix = predicted_matrix(world(), true);
+  const auto text = text_of(matrix);
   EXPECT_LE(longest_line(text), 100U);
   EXPECT_THAT(text,
               HasSubstr("\n #  IPC  PID  share  priv  GPUs  PIDs    unmodified  unmodified-event  "
@@ -182,7 +182,7 @@ TEST(matrix_text, ways_of_unchanged_programs_have_tables_of_their_own) {
               HasSubstr("libgpushm-ipc.so rewrites the PID in the handle that equals the "
                         "importer's"));
   // Rows whose importer may open the GPU work, all others fail as with different PIDs.
-  for (const row_result& row : all.rows) {
+  for (const row_result& row : matrix.rows) {
     for (const cell& each : row.cells) {
       if (!inspect::needs_ipc_library(each.how) || !each.ran()) {
         continue;
@@ -195,35 +195,35 @@ TEST(matrix_text, ways_of_unchanged_programs_have_tables_of_their_own) {
                                                          : "CUDA_ERROR_INVALID_VALUE (1)");
     }
   }
-  EXPECT_THAT(markdown_of(all),
+  EXPECT_THAT(markdown_of(matrix),
               HasSubstr("| host | unmodified | unmodified-event | unmodified-fd |\n"));
-  EXPECT_EQ(json_of(all)["rows"][46]["cells"]["unmodified"]["result"], "works");
+  EXPECT_EQ(json_of(matrix)["rows"][46]["cells"]["unmodified"]["result"], "works");
 }
 
 TEST(matrix_text, measured_costs_are_shown_for_rows_that_work) {
-  auto all = predicted_matrix(world(), true);
-  EXPECT_THAT(text_of(all), Not(HasSubstr("bandwidth")));
-  EXPECT_THAT(markdown_of(all), Not(HasSubstr("## Open time and bandwidth")));
-  EXPECT_EQ(json_of(all)["measured_bytes"], nullptr);
-  all.measured_bytes = 256UL << 20U;
-  for (row_result& row : all.rows) {
+  auto matrix = predicted_matrix(world(), true);
+  EXPECT_THAT(text_of(matrix), Not(HasSubstr("bandwidth")));
+  EXPECT_THAT(markdown_of(matrix), Not(HasSubstr("## Open time and bandwidth")));
+  EXPECT_EQ(json_of(matrix)["measured_bytes"], nullptr);
+  matrix.measured_bytes = 256UL << 20U;
+  for (row_result& row : matrix.rows) {
     for (cell& each : row.cells) {
       if (each.state == cell_state::works && each.how != way::host) {
         each.bytes_per_second = 397e9;
       }
     }
   }
-  const auto text = text_of(all);
+  const auto text = text_of(matrix);
   EXPECT_LE(longest_line(text), 100U);
   EXPECT_THAT(text, HasSubstr("bandwidth of copies of 256 MiB"));
   EXPECT_THAT(text, HasSubstr("\n47  -                  43.0 us, 397 GB/s"));
-  const auto markdown = markdown_of(all);
+  const auto markdown = markdown_of(matrix);
   EXPECT_THAT(markdown, HasSubstr("\n## Open time and bandwidth\n"));
   EXPECT_THAT(
       markdown,
       HasSubstr("\n| 47 | no | no | no | no | same set | equal | - | 43.0 us, 397 GB/s | "));
   EXPECT_THAT(markdown, HasSubstr("| 43.0 us | 43.0 us, 397 GB/s |"));
-  const auto document = json_of(all);
+  const auto document = json_of(matrix);
   EXPECT_EQ(document["measured_bytes"], 256UL << 20U);
   EXPECT_EQ(document["rows"][46]["cells"]["unmodified"]["bytes_per_second"], 397e9);
   EXPECT_EQ(document["rows"][46]["cells"]["host"]["bytes_per_second"], nullptr);
@@ -258,12 +258,12 @@ TEST(matrix_markdown, has_all_sections) {
 TEST(matrix_json, has_all_documented_keys) {
   auto some = predicted_matrix(world());
   some.rows[3].cells = unused_cells(some.ways, cell_state::not_run, "no GPU");
-  const auto all = json_of(some);
-  EXPECT_EQ(all["rows"].size(), 64U);
-  EXPECT_EQ(all["published"].size(), 3U);
-  EXPECT_EQ(all["summary"]["as_predicted"], 155);
-  EXPECT_EQ(all["stopped"], nullptr);
-  const auto& row = all["rows"][46];
+  const auto json = json_of(some);
+  EXPECT_EQ(json["rows"].size(), 64U);
+  EXPECT_EQ(json["published"].size(), 3U);
+  EXPECT_EQ(json["summary"]["as_predicted"], 155);
+  EXPECT_EQ(json["stopped"], nullptr);
+  const auto& row = json["rows"][46];
   EXPECT_EQ(row["number"], 47);
   EXPECT_EQ(row["hostPID"], false);
   EXPECT_EQ(row["pids"], "equal");
@@ -272,13 +272,13 @@ TEST(matrix_json, has_all_documented_keys) {
   EXPECT_EQ(row["cells"]["cuda-vmm"]["failure"], nullptr);
   EXPECT_EQ(row["cells"]["cuda-vmm"]["importer_pid"], 7);
   EXPECT_DOUBLE_EQ(row["cells"]["cuda-vmm"]["open_seconds"].get<double>(), 43e-6);
-  EXPECT_EQ(all["rows"][0]["cells"]["host"]["result"], "not applicable");
-  EXPECT_EQ(all["rows"][3]["cells"]["host"]["result"], "not run");
-  EXPECT_EQ(all["rows"][3]["cells"]["host"]["as_predicted"], nullptr);
-  EXPECT_EQ(all["published"][0]["rows"][1]["here"], nullptr);
-  EXPECT_EQ(all["published"][0]["rows"][1]["differs"], nullptr);
-  EXPECT_EQ(all["published"][0]["rows"][2]["here"], "invalid device context");
-  EXPECT_EQ(all["published"][0]["rows"][2]["differs"], false);
+  EXPECT_EQ(json["rows"][0]["cells"]["host"]["result"], "not applicable");
+  EXPECT_EQ(json["rows"][3]["cells"]["host"]["result"], "not run");
+  EXPECT_EQ(json["rows"][3]["cells"]["host"]["as_predicted"], nullptr);
+  EXPECT_EQ(json["published"][0]["rows"][1]["here"], nullptr);
+  EXPECT_EQ(json["published"][0]["rows"][1]["differs"], nullptr);
+  EXPECT_EQ(json["published"][0]["rows"][2]["here"], "invalid device context");
+  EXPECT_EQ(json["published"][0]["rows"][2]["differs"], false);
 }
 
 }  // namespace

@@ -79,9 +79,9 @@ TEST(matrix_published, each_row_is_an_applicable_row) {
 }
 
 TEST(matrix_published, all_rows_agree_with_predictions) {
-  const auto all = predicted_matrix(world());
+  const auto matrix = predicted_matrix(world());
   for (const published_table& table : published_tables()) {
-    const auto rows = compare(table, all);
+    const auto rows = compare(table, matrix);
     ASSERT_EQ(rows.size(), table.rows.size());
     for (const compared_row& each : rows) {
       EXPECT_EQ(each.here, each.published) << table.id << " row " << each.measured->setting.number;
@@ -93,14 +93,14 @@ TEST(matrix_published, all_rows_agree_with_predictions) {
 }
 
 TEST(matrix_published, different_row_has_reason) {
-  auto all = predicted_matrix(world());
+  auto matrix = predicted_matrix(world());
   auto outcome = outcome_for(row_numbered(2));
   outcome.result = trial_result::fails;
   outcome.failure = "CUDA_ERROR_INVALID_VALUE (1)";
-  all.rows[1].cells[0] =
+  matrix.rows[1].cells[0] =
       judge(row_numbered(2), way::raw_legacy, sides_of(row_numbered(2), world()), outcome);
-  all.rows[3].cells = unused_cells(all.ways, cell_state::not_run, "no GPU");
-  const auto rows = compare(published_tables()[0], all);
+  matrix.rows[3].cells = unused_cells(matrix.ways, cell_state::not_run, "no GPU");
+  const auto rows = compare(published_tables()[0], matrix);
   EXPECT_THAT(verdict_of(rows),
               ElementsAre("7 of 8 rows ran, 1 not as published.",
                           "Row 2 differs: published is \"success\", here it is \"invalid "
@@ -110,9 +110,9 @@ TEST(matrix_published, different_row_has_reason) {
 }
 
 TEST(matrix_prediction, gpushm_works_if_both_sides_may_open_the_gpu) {
-  const auto all = predicted_matrix(world());
+  const auto matrix = predicted_matrix(world());
   int checked = 0;
-  for (const row_result& row : all.rows) {
+  for (const row_result& row : matrix.rows) {
     const bool split = row.setting.gpus == gpu_choice::one_each && !row.setting.privileged;
     for (const cell& each : row.cells) {
       if (each.ran() && each.how != way::raw_legacy) {
@@ -327,15 +327,15 @@ TEST(matrix_judge, wrong_pids_count_as_not_run) {
 }
 
 TEST(matrix_cells, that_did_not_run_are_counted_separately) {
-  auto all = predicted_matrix(world());
-  auto sum = count(all);
+  auto matrix = predicted_matrix(world());
+  auto sum = count(matrix);
   EXPECT_EQ(sum.ran, 160);
   EXPECT_EQ(sum.as_predicted, 160);
   EXPECT_EQ(sum.not_run, 0);
   EXPECT_EQ(sum.not_applicable, 160);
-  all.rows[1].cells = unused_cells(all.ways, cell_state::not_run, "no GPU");
-  all.rows[3].cells[0].state = cell_state::crashes;
-  sum = count(all);
+  matrix.rows[1].cells = unused_cells(matrix.ways, cell_state::not_run, "no GPU");
+  matrix.rows[3].cells[0].state = cell_state::crashes;
+  sum = count(matrix);
   EXPECT_EQ(sum.ran, 155);
   EXPECT_EQ(sum.as_predicted, 154);
   EXPECT_EQ(sum.not_run, 5);
@@ -370,16 +370,16 @@ TEST(matrix_gpus, are_whole_gpus_with_known_nodes) {
 }
 
 TEST(matrix_gpus, are_chosen_by_number_or_uuid) {
-  const auto all = gpus_of(two_gpus());
-  EXPECT_EQ(choose_gpus(all, {}).size(), 2U);
+  const auto gpus = gpus_of(two_gpus());
+  EXPECT_EQ(choose_gpus(gpus, {}).size(), 2U);
   EXPECT_EQ(choose_gpus({}, {}).size(), 0U);
-  const auto turned = choose_gpus(all, {"1", "GPU-aaaaaaaa"});
+  const auto turned = choose_gpus(gpus, {"1", "GPU-aaaaaaaa"});
   ASSERT_EQ(turned.size(), 2U);
   EXPECT_EQ(turned[0].minor, 6);
   EXPECT_EQ(turned[1].minor, 5);
-  EXPECT_EQ(choose_gpus(all, {"1"}).size(), 1U);
+  EXPECT_EQ(choose_gpus(gpus, {"1"}).size(), 1U);
   try {
-    (void)choose_gpus(all, {"0", "GPU-aaaaaaaa"});
+    (void)choose_gpus(gpus, {"0", "GPU-aaaaaaaa"});
     FAIL() << "a GPU was accepted twice";
   } catch (const error& refused) {
     EXPECT_STREQ(refused.what(),
@@ -387,7 +387,7 @@ TEST(matrix_gpus, are_chosen_by_number_or_uuid) {
                  "or one)");
   }
   try {
-    (void)choose_gpus(all, {"7"});
+    (void)choose_gpus(gpus, {"7"});
     FAIL() << "found";
   } catch (const error& refused) {
     EXPECT_EQ(refused.code(), errc::device_not_found);

@@ -50,13 +50,13 @@ class measuring : public ::testing::Test {
   static void expect_error(const std::string& program,
                            milliseconds timeout,
                            errc code,
-                           const std::string& what) {
+                           const std::string& label) {
     try {
       static_cast<void>(measure_gpus(deadline_in(timeout), program));
       FAIL() << "no error";
     } catch (const gpushm::error& failure) {
       EXPECT_EQ(failure.code(), code);
-      EXPECT_EQ(failure.what(), what);
+      EXPECT_EQ(failure.what(), label);
     }
   }
   static void expect_numbers(const measured_pair& pair) {
@@ -84,11 +84,11 @@ class measuring : public ::testing::Test {
 
 TEST_F(measuring, every_ordered_pair_has_numbers) {
   make_gpus(2);
-  const auto found = measure();
-  ASSERT_EQ(found.size(), 4U);
+  const auto measured = measure();
+  ASSERT_EQ(measured.size(), 4U);
   for (std::size_t i = 0; i < 2; ++i) {
     for (std::size_t j = 0; j < 2; ++j) {
-      const measured_pair& pair = found[2 * i + j];
+      const measured_pair& pair = measured[2 * i + j];
       SCOPED_TRACE(pair.from + " reads " + pair.to);
       EXPECT_EQ(pair.from, gpus_->gpus()[i].uuid);
       EXPECT_EQ(pair.to, gpus_->gpus()[j].uuid);
@@ -100,23 +100,23 @@ TEST_F(measuring, every_ordered_pair_has_numbers) {
 
 TEST_F(measuring, pair_without_peer_access_has_reason) {
   make_gpus(2, false);
-  const auto found = measure();
-  ASSERT_EQ(found.size(), 4U);
-  expect_numbers(found[0]);
-  expect_none(found[1], "no peer access");
-  expect_none(found[2], "no peer access");
-  expect_numbers(found[3]);
+  const auto measured = measure();
+  ASSERT_EQ(measured.size(), 4U);
+  expect_numbers(measured[0]);
+  expect_none(measured[1], "no peer access");
+  expect_none(measured[2], "no peer access");
+  expect_numbers(measured[3]);
 }
 
 TEST_F(measuring, failure_affects_one_pair) {
   make_gpus(2);
   const scoped_variables failing("GPUSHM_FAKE_FAIL", "cuMemSetAccess:2=2");
-  const auto found = measure();
-  ASSERT_EQ(found.size(), 4U);
-  expect_numbers(found[0]);
-  expect_none(found[1], "cuMemSetAccess: CUDA_ERROR_OUT_OF_MEMORY (2)");
-  expect_numbers(found[2]);
-  expect_numbers(found[3]);
+  const auto measured = measure();
+  ASSERT_EQ(measured.size(), 4U);
+  expect_numbers(measured[0]);
+  expect_none(measured[1], "cuMemSetAccess: CUDA_ERROR_OUT_OF_MEMORY (2)");
+  expect_numbers(measured[2]);
+  expect_numbers(measured[3]);
 }
 
 TEST_F(measuring, crash_is_an_error_with_the_signal) {

@@ -36,7 +36,7 @@ struct hostile {
 };
 
 const std::vector<hostile>& hostile_texts() {
-  static const std::vector<hostile> all{
+  static const std::vector<hostile> text{
       {"\x1b]0;title\x07", R"(\x1b]0;title\x07)"},
       {"\r", R"(\x0d)"},
       {"x\nGPU-0  forged", R"(x\x0aGPU-0  forged)"},
@@ -54,15 +54,16 @@ const std::vector<hostile>& hostile_texts() {
       {"\xef\xbb\xbf", R"(\ufeff)"},
       {"\xf3\xa0\x81\x81", R"(\U000e0041)"},
   };
-  return all;
+  return text;
 }
 
-void expect_escaped(const std::string& printed, const hostile& each) {
-  EXPECT_THAT(printed, HasSubstr(each.escaped));
+void expect_escaped(const std::string& printed, const hostile& hostile) {
+  EXPECT_THAT(printed, HasSubstr(hostile.escaped));
   for (std::string_view rest = printed; !rest.empty();) {
     const base::character next = base::first_character(rest);
-    ASSERT_NE(next.length, 0U) << "not UTF-8: " << each.escaped;
-    ASSERT_TRUE(next.value == U'\n' || !base::is_control_or_invisible(next.value)) << each.escaped;
+    ASSERT_NE(next.length, 0U) << "not UTF-8: " << hostile.escaped;
+    ASSERT_TRUE(next.value == U'\n' || !base::is_control_or_invisible(next.value))
+        << hostile.escaped;
     rest.remove_prefix(next.length);
   }
 }
@@ -117,9 +118,9 @@ TEST(output, tables_are_escaped_and_aligned) {
 TEST(output, ls_and_stat_are_escaped) {
   for (const hostile& each : hostile_texts()) {
     const segment_info info = info_with(each.text);
-    const std::string all = segments_text({info});
-    expect_escaped(all, each);
-    EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 2) << all;
+    const std::string text = segments_text({info});
+    expect_escaped(text, each);
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
     const std::string one = segment_text(info);
     expect_escaped(one, each);
     EXPECT_THAT(one,
@@ -144,14 +145,14 @@ TEST(output, json_is_one_line_of_utf8) {
 
 TEST(output, topologies_are_escaped) {
   for (const hostile& each : hostile_texts()) {
-    inspect::topology all;
+    inspect::topology text;
     inspect::gpu_facts gpu;
     gpu.name = "NVIDIA" + each.text;
     gpu.uuid = each.text;
-    all.machine.gpus.push_back(gpu);
-    expect_escaped(inspect::topology_text(all), each);
-    const std::string dot = inspect::topology_dot(all);
-    const std::string svg = inspect::topology_svg(all);
+    text.machine.gpus.push_back(gpu);
+    expect_escaped(inspect::topology_text(text), each);
+    const std::string dot = inspect::topology_dot(text);
+    const std::string svg = inspect::topology_svg(text);
     for (const std::string& drawn : {dot, svg}) {
       for (std::string_view rest = drawn; !rest.empty();) {
         const base::character next = base::first_character(rest);

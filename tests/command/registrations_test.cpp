@@ -34,11 +34,12 @@ registration made(std::uint32_t number, const std::string& program, bool is_memo
 }
 
 TEST(registrations, are_counted_for_each_exporter) {
-  std::vector<registration> all{made(5, "b", true), made(6, "a", false), made(7, "b", true)};
-  all.push_back(made(8, "b", true));
-  all.back().pid_namespace = 4'026'532'712;  // another container: PID 1, too
-  all.back().broker_pid = 78;
-  const auto exporters = exporters_of(all);
+  std::vector<registration> registrations{
+      made(5, "b", true), made(6, "a", false), made(7, "b", true)};
+  registrations.push_back(made(8, "b", true));
+  registrations.back().pid_namespace = 4'026'532'712;  // another container: PID 1, too
+  registrations.back().broker_pid = 78;
+  const auto exporters = exporters_of(registrations);
   ASSERT_EQ(exporters.size(), 3U);
   EXPECT_EQ(exporters[0].first.program, "a");
   EXPECT_EQ(exporters[0].events, 1U);
@@ -79,15 +80,15 @@ TEST(registrations, are_read_from_the_broker) {
             GPUSHM_OK);
   const std::unique_ptr<gpushm_descriptor, decltype(&gpushm_descriptor_close)> closer(
       owned, &gpushm_descriptor_close);
-  const auto all = list_registrations(connected);
-  ASSERT_EQ(all.size(), 1U);
-  EXPECT_EQ(all[0].number, 4711U);
-  EXPECT_FALSE(all[0].is_memory);
-  EXPECT_EQ(all[0].pid, ::getpid());
-  EXPECT_EQ(all[0].uid, ::getuid());
-  EXPECT_FALSE(all[0].program.empty());
-  EXPECT_NE(all[0].pid_namespace, 0U);
-  EXPECT_THAT(exporters_text(exporters_of(all)), StartsWith("EXPORTER"));
+  const auto registrations = list_registrations(connected);
+  ASSERT_EQ(registrations.size(), 1U);
+  EXPECT_EQ(registrations[0].number, 4711U);
+  EXPECT_FALSE(registrations[0].is_memory);
+  EXPECT_EQ(registrations[0].pid, ::getpid());
+  EXPECT_EQ(registrations[0].uid, ::getuid());
+  EXPECT_FALSE(registrations[0].program.empty());
+  EXPECT_NE(registrations[0].pid_namespace, 0U);
+  EXPECT_THAT(exporters_text(exporters_of(registrations)), StartsWith("EXPORTER"));
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ constexpr way gpu_ways[] = {way::raw_legacy, way::legacy, way::vmm, way::pool};
 
 /// Host PIDs of all processes that run `gpushm trial-worker` with the fake GPUs at `root`.
 std::vector<pid_t> workers_of(const std::string& root) {
-  std::vector<pid_t> found;
+  std::vector<pid_t> workers;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) {
@@ -57,10 +57,10 @@ std::vector<pid_t> workers_of(const std::string& root) {
         gpushm::base::read_small_file("/proc/" + name + "/environ").value_or("");
     if (command.find("trial-worker") != std::string::npos &&
         environment.find("GPUSHM_FAKE_GPU_ROOT=" + root) != std::string::npos) {
-      found.push_back(std::stoi(name));
+      workers.push_back(std::stoi(name));
     }
   }
-  return found;
+  return workers;
 }
 
 class trial : public ::testing::Test {
@@ -107,16 +107,19 @@ class trial : public ::testing::Test {
     options.argv = {"/bin/sh", "-c", text};
     return child_process::start(options);
   }
-  [[nodiscard]] trial_setup setup(way how) const {
+  [[nodiscard]] trial_setup setup(way sharing_way) const {
     trial_setup made;
-    made.how = how;
+    made.how = sharing_way;
     made.exporter_device = gpus_.gpus().front().uuid;
     made.socket = broker_.socket_path();
     made.size_bytes = 300'001;  // not a multiple of a page or chunk
     return made;
   }
-  [[nodiscard]] trial_outcome run(child_process& exporter, child_process& importer, way how) const {
-    return run_trial(exporter, importer, setup(how), deadline_in(scaled_timeout(seconds(30))));
+  [[nodiscard]] trial_outcome run(child_process& exporter,
+                                  child_process& importer,
+                                  way sharing_way) const {
+    return run_trial(
+        exporter, importer, setup(sharing_way), deadline_in(scaled_timeout(seconds(30))));
   }
   static void expect_works(const trial_outcome& outcome) {
     EXPECT_EQ(outcome.result, trial_result::works) << outcome.side << ": " << outcome.text;

@@ -436,9 +436,9 @@ TEST_P(backend_conformance, suspended_region_is_resumed_at_its_address) {
   };
   const auto seen = user()->import({"w", 3 * step, access::read}, *chunks(3));
   std::vector<std::byte> got(bytes.size());
-  const auto is_complete = [&](const memory::region& from) {
+  const auto is_complete = [&](const memory::region& region) {
     std::fill(got.begin(), got.end(), std::byte{0});
-    from.read(step - 50, got);
+    region.read(step - 50, got);
     return got == bytes;
   };
   for (memory::region* each : {seen.get(), static_cast<memory::region*>(created.get())}) {
@@ -594,7 +594,7 @@ INSTANTIATE_TEST_SUITE_P(,
                                          place{"gpu", "0", "0", 1},
                                          place{"peer_gpu", "0", "1", 2},
                                          place{"other_gpu", "1", "1", 2}),
-                         [](const auto& of) { return of.param.name; });
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace gpushm

@@ -164,9 +164,9 @@ agent::~agent() {
 }
 
 answer agent::request(
-    order what, std::uint64_t number, std::uint64_t number2, const char* bytes, int fd) {
+    order subject, std::uint64_t number, std::uint64_t number2, const char* bytes, int fd) {
   message sent;
-  sent.what = what;
+  sent.what = subject;
   sent.number = number;
   sent.number2 = number2;
   if (bytes != nullptr) {

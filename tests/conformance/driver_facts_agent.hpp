@@ -136,7 +136,7 @@ class agent {
   ~agent();
 
   /// Throws std::runtime_error if the agent has exited or does not reply.
-  answer request(order what,
+  answer request(order subject,
                  std::uint64_t number = 0,
                  std::uint64_t number2 = 0,
                  const char* bytes = nullptr,

@@ -10,10 +10,10 @@ namespace {
 using namespace gpushm::cuda;
 
 // Resets and retains the context that every agent starts with.
-void reset_and_retain(agent& of) {
-  ASSERT_OK(of.request(order::reset_context));
-  ASSERT_OK(of.request(order::retain_context));
-  ASSERT_OK(of.request(order::use_context, 1));
+void reset_and_retain(agent& agent) {
+  ASSERT_OK(agent.request(order::reset_context));
+  ASSERT_OK(agent.request(order::retain_context));
+  ASSERT_OK(agent.request(order::use_context, 1));
 }
 
 TEST_F(driver_facts, E1_reset_destroys_retained_context) {

@@ -73,7 +73,9 @@ class gate {
   gate& operator=(const gate&) = delete;
   ~gate() { ::munmap(page_, bytes); }
 
-  void block(agent& of) const { ASSERT_OK(of.request(order::wait_word, 1, 0, nullptr, fd_.get())); }
+  void block(agent& agent) const {
+    ASSERT_OK(agent.request(order::wait_word, 1, 0, nullptr, fd_.get()));
+  }
   void open() const { __atomic_store_n(static_cast<std::uint64_t*>(page_), 1, __ATOMIC_SEQ_CST); }
 
  private:

@@ -89,29 +89,31 @@ inline answer create_handle(agent& maker, int byte) {
 }
 
 /// Address of the allocation that the agent's last order created or opened.
-inline std::uint64_t address_in(agent& of) {
-  const answer where = of.request(order::where);
+inline std::uint64_t address_in(agent& agent) {
+  const answer where = agent.request(order::where);
   EXPECT_OK(where);
   EXPECT_NE(where.value, 0U);
   return where.value;
 }
 
-inline answer attribute_in(agent& of, std::uint64_t address, cuda::CUpointer_attribute which) {
-  return of.request(order::attribute, address, which);
+inline answer attribute_in(agent& agent,
+                           std::uint64_t address,
+                           cuda::CUpointer_attribute attribute) {
+  return agent.request(order::attribute, address, attribute);
 }
 
-inline void fill_at(agent& of, std::uint64_t address, std::uint64_t bytes, int byte) {
-  ASSERT_OK(of.request(order::select, address, bytes));
-  ASSERT_OK(of.request(order::fill, static_cast<std::uint64_t>(byte)));
+inline void fill_at(agent& agent, std::uint64_t address, std::uint64_t bytes, int byte) {
+  ASSERT_OK(agent.request(order::select, address, bytes));
+  ASSERT_OK(agent.request(order::fill, static_cast<std::uint64_t>(byte)));
 }
 
 /// The number of `bytes` at `address` that are not `byte`; all if they cannot be read.
-inline std::uint64_t wrong_bytes_at(agent& of,
+inline std::uint64_t wrong_bytes_at(agent& agent,
                                     std::uint64_t address,
                                     std::uint64_t bytes,
                                     int byte) {
-  EXPECT_OK(of.request(order::select, address, bytes));
-  const answer checked = of.request(order::check, static_cast<std::uint64_t>(byte));
+  EXPECT_OK(agent.request(order::select, address, bytes));
+  const answer checked = agent.request(order::check, static_cast<std::uint64_t>(byte));
   EXPECT_OK(checked);
   return checked.result == cuda::CUDA_SUCCESS ? checked.value : bytes;
 }

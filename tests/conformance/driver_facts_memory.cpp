@@ -19,24 +19,24 @@ constexpr std::uint64_t never_mapped = 0x1000'0000'0000;
 
 // The singular form rejects the address; the plural one returns zeros for the first two, and either
 // leaves the two of the range unchanged, or returns the reservation.
-void expect_unknown(agent& of,
+void expect_unknown(agent& agent,
                     std::uint64_t address,
-                    const std::string& what,
+                    const std::string& subject,
                     bool reserved = false) {
   for (const auto which : plural_attributes) {
-    EXPECT_EQ(attribute_in(of, address, which).result, CUDA_ERROR_INVALID_VALUE)
-        << what << ", attribute " << which;
+    EXPECT_EQ(attribute_in(agent, address, which).result, CUDA_ERROR_INVALID_VALUE)
+        << subject << ", attribute " << which;
   }
-  const answer all = of.request(order::attributes, address);
-  ASSERT_OK(all) << what;
+  const answer bytes = agent.request(order::attributes, address);
+  ASSERT_OK(bytes) << subject;
   for (std::size_t i = 0; i < plural_attributes.size(); ++i) {
     std::uint64_t value = 0;
-    std::memcpy(&value, all.bytes + i * sizeof(value), sizeof(value));
+    std::memcpy(&value, bytes.bytes + i * sizeof(value), sizeof(value));
     if (i < 2) {
       // The first is 4 bytes wide, so the rest of its slot is unchanged.
-      EXPECT_EQ(value, i == 0 ? 0xffff'ffff'0000'0000 : 0U) << what << ", attribute " << i;
+      EXPECT_EQ(value, i == 0 ? 0xffff'ffff'0000'0000 : 0U) << subject << ", attribute " << i;
     } else if (!reserved) {
-      EXPECT_EQ(value, ~std::uint64_t{0}) << what << ", attribute " << i;
+      EXPECT_EQ(value, ~std::uint64_t{0}) << subject << ", attribute " << i;
     }
   }
 }
@@ -156,16 +156,18 @@ struct pointer_attributes {
   std::uint64_t pool;
 };
 
-void expect_attributes(agent& of, const pointer_attributes& wanted, const std::string& what) {
-  const auto expect = [&](CUpointer_attribute which, std::uint64_t value) {
-    const answer got = attribute_in(of, wanted.address, which);
-    EXPECT_OK(got) << what << ", attribute " << which;
-    EXPECT_EQ(got.value, value) << what << ", attribute " << which;
+void expect_attributes(agent& agent,
+                       const pointer_attributes& attributes,
+                       const std::string& subject) {
+  const auto expect = [&](CUpointer_attribute attribute, std::uint64_t value) {
+    const answer got = attribute_in(agent, attributes.address, attribute);
+    EXPECT_OK(got) << subject << ", attribute " << attribute;
+    EXPECT_EQ(got.value, value) << subject << ", attribute " << attribute;
   };
-  expect(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, wanted.type);
-  expect(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, wanted.legacy);
-  expect(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, wanted.handle_types);
-  expect(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, wanted.pool);
+  expect(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, attributes.type);
+  expect(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, attributes.legacy);
+  expect(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, attributes.handle_types);
+  expect(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, attributes.pool);
 }
 
 TEST_F(driver_facts, A5_attributes_of_exportable_memory) {
@@ -288,20 +290,20 @@ TEST_F(driver_facts, L7_fresh_memory_has_no_data_of_dead_process) {
       const answer room = dying.request(order::free_memory);
       ASSERT_OK(room);
       // Nearly all free memory, so that the next allocations reuse the dead process's memory.
-      const std::uint64_t all = on_fake_driver() ? 256 * mib : (room.value - gib) / small * small;
+      const std::uint64_t bytes = on_fake_driver() ? 256 * mib : (room.value - gib) / small * small;
       std::uint64_t address = 0;
       if (kind == order::pool_alloc) {
         const answer pool =
             dying.request(order::pool_make, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
         ASSERT_OK(pool);
-        const answer memory = dying.request(order::pool_alloc, all, pool.value);
+        const answer memory = dying.request(order::pool_alloc, bytes, pool.value);
         ASSERT_OK(memory);
         address = memory.value;
       } else {
-        ASSERT_OK(dying.request(kind, all, 1));
+        ASSERT_OK(dying.request(kind, bytes, 1));
         address = address_in(dying);
       }
-      fill_at(dying, address, all, 0xd7);
+      fill_at(dying, address, bytes, 0xd7);
       EXPECT_EQ(wrong_bytes_at(dying, address, checked_bytes, 0xd7), 0U);
       dying.kill();
     }

@@ -12,16 +12,20 @@ namespace {
 
 using namespace gpushm::cuda;
 
-std::uint64_t device_attribute(agent& of, CUdevice_attribute which) {
-  const answer reply = of.request(order::device_attribute, which);
-  EXPECT_OK(reply) << "attribute " << which;
+std::uint64_t device_attribute(agent& agent, CUdevice_attribute attribute) {
+  const answer reply = agent.request(order::device_attribute, attribute);
+  EXPECT_OK(reply) << "attribute " << attribute;
   return reply.value;
 }
 
-void expect_rdma(agent& of, std::uint64_t address, std::uint64_t wanted, const std::string& what) {
-  const answer reply = attribute_in(of, address, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE);
-  EXPECT_OK(reply) << what;
-  EXPECT_EQ(reply.value, wanted) << what;
+void expect_rdma(agent& agent,
+                 std::uint64_t address,
+                 std::uint64_t wanted,
+                 const std::string& subject) {
+  const answer reply =
+      attribute_in(agent, address, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE);
+  EXPECT_OK(reply) << subject;
+  EXPECT_EQ(reply.value, wanted) << subject;
 }
 
 TEST_F(driver_facts, F1_plain_allocations_match_device_attribute) {

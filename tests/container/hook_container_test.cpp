@@ -51,7 +51,7 @@ std::string content_of(const std::string& path) {
 
 /// The types and contents of all files below a directory.
 std::map<std::string, std::string> snapshot(const std::string& directory) {
-  std::map<std::string, std::string> all;
+  std::map<std::string, std::string> texts;
   for (const auto& each : fs::recursive_directory_iterator(directory)) {
     struct stat about {};
     EXPECT_EQ(::lstat(each.path().c_str(), &about), 0);
@@ -63,9 +63,9 @@ std::map<std::string, std::string> snapshot(const std::string& directory) {
     } else if (each.is_regular_file()) {
       text += content_of(each.path());
     }
-    all.emplace(each.path(), text);
+    texts.emplace(each.path(), text);
   }
-  return all;
+  return texts;
 }
 
 class hook_container : public ::testing::TestWithParam<const char*> {
@@ -74,13 +74,13 @@ class hook_container : public ::testing::TestWithParam<const char*> {
     if (const auto reason = gpushm_testing::why_no_containers()) {
       GTEST_SKIP() << *reason;
     }
-    const auto found = gpushm::app::oci::find_runtime(GetParam());
-    if (!found) {
+    const auto runtime = gpushm::app::oci::find_runtime(GetParam());
+    if (!runtime) {
       GTEST_SKIP() << "no " << GetParam() << " in $PATH";
     }
     static std::atomic<int> count{0};
     id_ = "gpushm-hook-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
-    runtime_ = *found;
+    runtime_ = *runtime;
     guard_ =
         std::make_unique<gpushm::app::oci::cleanup_guard>("gpushm-hook", runtime_.command, id_);
     gpushm_testing::make_image_root(root());

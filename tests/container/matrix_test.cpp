@@ -135,18 +135,18 @@ TEST_F(matrix, predicts_every_cell) {
   const auto pid = process.pid();
   EXPECT_EQ(process.wait_exit(seconds(250)), exited(0)) << process.text(stream::err);
   EXPECT_EQ(process.text(stream::err), "");
-  const auto all = json::parse(process.text(stream::out), nullptr, false);
-  ASSERT_TRUE(all.is_object());
+  const auto document = json::parse(process.text(stream::out), nullptr, false);
+  ASSERT_TRUE(document.is_object());
 
-  EXPECT_EQ(all["summary"]["ran"], 256);
-  EXPECT_EQ(all["summary"]["as_predicted"], 256);
-  EXPECT_EQ(all["summary"]["not_run"], 0);
-  EXPECT_EQ(all["summary"]["not_applicable"], 256);
-  EXPECT_LT(all["summary"]["seconds"].get<double>(), 250);
-  ASSERT_EQ(all["rows"].size(), 64U);
+  EXPECT_EQ(document["summary"]["ran"], 256);
+  EXPECT_EQ(document["summary"]["as_predicted"], 256);
+  EXPECT_EQ(document["summary"]["not_run"], 0);
+  EXPECT_EQ(document["summary"]["not_applicable"], 256);
+  EXPECT_LT(document["summary"]["seconds"].get<double>(), 250);
+  ASSERT_EQ(document["rows"].size(), 64U);
   int applicable = 0;
   std::set<std::string> raw_results;
-  for (const auto& row : all["rows"]) {
+  for (const auto& row : document["rows"]) {
     const auto& cells = row["cells"];
     if (cells["host"]["result"] == "not applicable") {
       continue;
@@ -180,7 +180,7 @@ TEST_F(matrix, predicts_every_cell) {
               ::testing::ElementsAre(
                   "CUDA_ERROR_INVALID_CONTEXT (201)", "CUDA_ERROR_INVALID_VALUE (1)", "works"));
   std::size_t published = 0;
-  for (const auto& table : all["published"]) {
+  for (const auto& table : document["published"]) {
     for (const auto& row : table["rows"]) {
       ++published;
       EXPECT_EQ(row["differs"], false) << table["id"] << " " << row;
@@ -201,12 +201,12 @@ TEST_F(matrix, one_gpu_marks_rows_that_need_two) {
   fake.emplace();
   const auto done = run({"--json", "--backends", "cuda-vmm,host"}, fake);
   EXPECT_EQ(done.status, exited(0)) << done.err;
-  const auto all = parsed(done);
-  EXPECT_EQ(all["backends"], json::parse(R"(["cuda-vmm","host"])"));
-  EXPECT_EQ(all["summary"]["ran"], 32);
-  EXPECT_EQ(all["summary"]["as_predicted"], 32);
-  EXPECT_EQ(all["summary"]["not_run"], 32);
-  for (const auto& row : all["rows"]) {
+  const auto document = parsed(done);
+  EXPECT_EQ(document["backends"], json::parse(R"(["cuda-vmm","host"])"));
+  EXPECT_EQ(document["summary"]["ran"], 32);
+  EXPECT_EQ(document["summary"]["as_predicted"], 32);
+  EXPECT_EQ(document["summary"]["not_run"], 32);
+  for (const auto& row : document["rows"]) {
     const auto& cell = row["cells"]["cuda-vmm"];
     if (cell["result"] == "not run") {
       EXPECT_EQ(row["gpus"], "one each");
@@ -260,12 +260,12 @@ TEST_F(matrix, interrupt_shuts_down_cleanly) {
   process.kill(SIGINT);
   EXPECT_EQ(process.wait_exit(seconds(30)), exited(1)) << process.text(stream::err);
   EXPECT_EQ(process.text(stream::err), "gpushm: not everything was run: interrupted by a signal\n");
-  const auto all = json::parse(process.text(stream::out), nullptr, false);
-  ASSERT_TRUE(all.is_object());
-  EXPECT_EQ(all["stopped"], "interrupted by a signal");
-  EXPECT_EQ(all["rows"].size(), 64U);
-  EXPECT_EQ(all["rows"][63]["cells"]["host"]["result"], "not run");
-  EXPECT_EQ(all["rows"][63]["cells"]["host"]["why"], "interrupted by a signal");
+  const auto document = json::parse(process.text(stream::out), nullptr, false);
+  ASSERT_TRUE(document.is_object());
+  EXPECT_EQ(document["stopped"], "interrupted by a signal");
+  EXPECT_EQ(document["rows"].size(), 64U);
+  EXPECT_EQ(document["rows"][63]["cells"]["host"]["result"], "not run");
+  EXPECT_EQ(document["rows"][63]["cells"]["host"]["why"], "interrupted by a signal");
   expect_nothing_left();
   expect_no_container_of(pid);
 }

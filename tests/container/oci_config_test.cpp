@@ -34,13 +34,13 @@ json namespace_of(const json& document, const std::string& type) {
 }
 
 json mount_at(const json& document, const std::string& place) {
-  json found;
+  json result;
   for (const auto& mount : document["mounts"]) {
     if (mount["destination"] == place) {
-      found = mount;
+      result = mount;
     }
   }
-  return found;
+  return result;
 }
 
 TEST(oci_config, default_has_no_privileges) {
@@ -58,9 +58,9 @@ TEST(oci_config, privileged_is_limited_to_own_capabilities) {
   auto options = minimal();
   options.privileged = true;
   const auto document = config(options, "/test");
-  const json all = capability_names(bounding_set());
+  const json capabilities = capability_names(bounding_set());
   for (const char* set : {"bounding", "effective", "permitted"}) {
-    EXPECT_EQ(document["process"]["capabilities"][set], all) << set;
+    EXPECT_EQ(document["process"]["capabilities"][set], capabilities) << set;
   }
   EXPECT_EQ(document["process"]["capabilities"]["ambient"], json::array());
   EXPECT_EQ(document["process"]["noNewPrivileges"], false);

@@ -55,11 +55,11 @@ class oci_runtime_container : public ::testing::TestWithParam<const char*> {
     if (const auto reason = why_no_containers()) {
       GTEST_SKIP() << *reason;
     }
-    const auto found = gpushm::app::oci::find_runtime(GetParam());
-    if (!found) {
+    const auto runtime = gpushm::app::oci::find_runtime(GetParam());
+    if (!runtime) {
       GTEST_SKIP() << "no " << GetParam() << " in $PATH";
     }
-    real_ = *found;
+    real_ = *runtime;
     for (const unsigned minor : minors) {
       const std::string node = gpu_node(minor);
       ASSERT_EQ(::mknod(node.c_str(), S_IFCHR | 0666U, makedev(misc_major, minor)), 0);

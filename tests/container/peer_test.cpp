@@ -68,13 +68,13 @@ class gpu_nodes {
   temp_dir directory_{0755};
 };
 
-std::vector<std::string> texts(const peer_nodes& found) {
-  std::vector<std::string> all;
-  for (const tried_node& each : found.tried) {
-    all.push_back(std::to_string(each.minor) + " " +
-                  (each.error == 0 ? "opens" : ::strerrorname_np(each.error)));
+std::vector<std::string> texts(const peer_nodes& nodes) {
+  std::vector<std::string> result;
+  for (const tried_node& each : nodes.tried) {
+    result.push_back(std::to_string(each.minor) + " " +
+                     (each.error == 0 ? "opens" : ::strerrorname_np(each.error)));
   }
-  return all;
+  return result;
 }
 
 class peer : public ::testing::Test {
@@ -128,11 +128,11 @@ class peer : public ::testing::Test {
 TEST_F(peer, cgroup_and_modes_restrict_nodes) {
   auto box = start(waiting());
   const std::string before = own_cgroups();
-  const auto found = minors_of(box.host_pid(), nodes_inside);
-  EXPECT_EQ(found.problem, "");
-  EXPECT_THAT(texts(found), ElementsAre("0 opens", "1 EPERM", "2 EACCES", "7 EPERM"));
-  ASSERT_TRUE(found.minors);
-  EXPECT_THAT(*found.minors, ElementsAre(0));
+  const auto minors = minors_of(box.host_pid(), nodes_inside);
+  EXPECT_EQ(minors.problem, "");
+  EXPECT_THAT(texts(minors), ElementsAre("0 opens", "1 EPERM", "2 EACCES", "7 EPERM"));
+  ASSERT_TRUE(minors.minors);
+  EXPECT_THAT(*minors.minors, ElementsAre(0));
   EXPECT_EQ(own_cgroups(), before);
 }
 
@@ -173,11 +173,11 @@ TEST_F(peer, user_namespace) {
 
 TEST_F(peer, without_nodes_none_open) {
   auto box = start(waiting());
-  const auto found = minors_of(box.host_pid());
-  EXPECT_EQ(found.problem, "");
-  EXPECT_TRUE(found.tried.empty());
-  ASSERT_TRUE(found.minors);
-  EXPECT_TRUE(found.minors->empty());
+  const auto minors = minors_of(box.host_pid());
+  EXPECT_EQ(minors.problem, "");
+  EXPECT_TRUE(minors.tried.empty());
+  ASSERT_TRUE(minors.minors);
+  EXPECT_TRUE(minors.minors->empty());
   const auto nowhere = minors_of(box.host_pid(), "/nonexistent");
   EXPECT_EQ(nowhere.problem, "");
   ASSERT_TRUE(nowhere.minors);
@@ -224,12 +224,12 @@ TEST_F(peer, missing_privileges_are_reported) {
   if (unprivileged == 0) {
     const bool dropped =
         ::setresgid(65534, 65534, 65534) == 0 && ::setresuid(65534, 65534, 65534) == 0;
-    const auto found = minors_of(pid, nodes_inside);
+    const auto minors = minors_of(pid, nodes_inside);
     const bool reported =
-        !found.minors && found.tried.empty() &&
-        found.problem.find("; run this as root, outside of containers") != std::string::npos &&
-        (found.problem.find("(EACCES)") != std::string::npos ||
-         found.problem.find("(EPERM)") != std::string::npos);
+        !minors.minors && minors.tried.empty() &&
+        minors.problem.find("; run this as root, outside of containers") != std::string::npos &&
+        (minors.problem.find("(EACCES)") != std::string::npos ||
+         minors.problem.find("(EPERM)") != std::string::npos);
     ::_exit(dropped && reported ? 0 : 1);
   }
   int status = 0;

@@ -48,35 +48,38 @@ constexpr const char* print_all =
     "< /proc/self/mountinfo\n";
 
 lines lines_of(const std::string& text) {
-  lines found;
+  lines lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) {
     // The name differs in each container.
     if (line.rfind("env HOSTNAME=", 0) != 0) {
-      found.insert(line);
+      lines.insert(line);
     }
   }
-  return found;
+  return lines;
 }
 
-lines added_lines(const lines& with, const lines& without) {
+lines added_lines(const lines& partner, const lines& without) {
   lines added;
-  std::set_difference(
-      with.begin(), with.end(), without.begin(), without.end(), std::inserter(added, added.end()));
+  std::set_difference(partner.begin(),
+                      partner.end(),
+                      without.begin(),
+                      without.end(),
+                      std::inserter(added, added.end()));
   return added;
 }
 
 /// The output of a container with `edits`.
-void expect_of(const gpushm::cdi::edits& edits, lines& all) {
+void expect_of(const gpushm::cdi::edits& edits, lines& lines) {
   for (const auto& node : edits.device_nodes) {
-    all.insert("file " + node.path);
+    lines.insert("file " + node.path);
   }
   for (const auto& mount : edits.mounts) {
-    all.insert("mount " + mount.container_path);
+    lines.insert("mount " + mount.container_path);
   }
   for (const std::string& variable : edits.env) {
     const auto equals = variable.find('=');
-    all.insert("env " + variable.substr(0, equals) + "='" + variable.substr(equals + 1) + "'");
+    lines.insert("env " + variable.substr(0, equals) + "='" + variable.substr(equals + 1) + "'");
   }
 }
 

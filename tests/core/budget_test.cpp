@@ -17,58 +17,60 @@ using testing_world::error_of;
 
 constexpr std::uint64_t mib = 1024 * 1024;
 
-budget::amounts only(resource what, std::uint64_t amount) {
+budget::amounts only(resource resource, std::uint64_t amount) {
   budget::amounts result{};
-  result[static_cast<std::size_t>(what)] = amount;
+  result[static_cast<std::size_t>(resource)] = amount;
   return result;
 }
 
 /// Lets each take in turn until none gets more.
-std::vector<std::uint64_t> grow(budget& of,
-                                const std::vector<std::shared_ptr<account>>& who,
-                                resource what,
+std::vector<std::uint64_t> grow(budget& budget,
+                                const std::vector<std::shared_ptr<account>>& accounts,
+                                resource resource,
                                 std::uint64_t step) {
   for (bool any = true; any;) {
     any = false;
-    for (const auto& each : who) {
-      any = of.try_take(*each, what, step) || any;
+    for (const auto& each : accounts) {
+      any = budget.try_take(*each, resource, step) || any;
     }
   }
   std::vector<std::uint64_t> result;
-  for (const auto& each : who) {
-    result.push_back(each->used(what));
+  for (const auto& each : accounts) {
+    result.push_back(each->used(resource));
   }
   return result;
 }
 
-void release_all(budget& of, const std::vector<std::shared_ptr<account>>& who, resource what) {
-  for (const auto& each : who) {
-    of.release(*each, what, each->used(what));
+void release_all(budget& budget,
+                 const std::vector<std::shared_ptr<account>>& accounts,
+                 resource resource) {
+  for (const auto& each : accounts) {
+    budget.release(*each, resource, each->used(resource));
   }
-  EXPECT_EQ(of.used(what), 0U);
+  EXPECT_EQ(budget.used(resource), 0U);
 }
 
 TEST(core_budget, one_gets_nearly_all_and_several_get_equal_shares) {
-  for (const resource what : {resource::memory_bytes,
-                              resource::descriptors,
-                              resource::connections,
-                              resource::subscriptions,
-                              resource::waiting_opens}) {
+  for (const resource resource : {resource::memory_bytes,
+                                  resource::descriptors,
+                                  resource::connections,
+                                  resource::subscriptions,
+                                  resource::waiting_opens}) {
     const std::uint64_t total = 64 * mib;
-    budget whole(only(what, total), nullptr);
+    budget whole(only(resource, total), nullptr);
     for (std::size_t n = 1; n <= 5; ++n) {
-      std::vector<std::shared_ptr<account>> all;
+      std::vector<std::shared_ptr<account>> each_charged;
       for (std::size_t i = 0; i < n; ++i) {
-        all.push_back(whole.account_of({"uid " + std::to_string(i), true}));
+        each_charged.push_back(whole.account_of({"uid " + std::to_string(i), true}));
       }
-      const auto got = grow(whole, all, what, total / 4096);
+      const auto got = grow(whole, each_charged, resource, total / 4096);
       const double open = static_cast<double>(total) * 31 / 32;  // without the operator's part
       const double expected = open * 8 / (8 * static_cast<double>(n) + 1);
       for (const std::uint64_t each : got) {
         EXPECT_NEAR(static_cast<double>(each), expected, static_cast<double>(total) / 20)
-            << n << " members of resource " << static_cast<int>(what);
+            << n << " members of resource " << static_cast<int>(resource);
       }
-      release_all(whole, all, what);
+      release_all(whole, each_charged, resource);
     }
   }
 }
@@ -112,16 +114,16 @@ TEST(core_budget, unidentified_processes_share_one_bucket) {
 
 TEST(core_budget, operator_gets_its_part_of_a_full_budget) {
   budget whole(only(resource::connections, 4096), nullptr);
-  std::vector<std::shared_ptr<account>> all;
+  std::vector<std::shared_ptr<account>> each_charged;
   for (int i = 0; i < 300; ++i) {
-    all.push_back(whole.account_of({"uid " + std::to_string(i), true}));
+    each_charged.push_back(whole.account_of({"uid " + std::to_string(i), true}));
   }
-  grow(whole, all, resource::connections, 1);
+  grow(whole, each_charged, resource::connections, 1);
   const auto root = whole.account_of({"uid 0", true});
   EXPECT_FALSE(whole.try_take(*root, resource::connections, 1));
   EXPECT_TRUE(whole.try_take(*root, resource::connections, 1, true));
-  all.push_back(root);
-  release_all(whole, all, resource::connections);
+  each_charged.push_back(root);
+  release_all(whole, each_charged, resource::connections);
 }
 
 TEST(core_budget, single_member_may_use_the_whole_quota) {
@@ -138,11 +140,11 @@ TEST(core_budget, single_member_may_use_the_whole_quota) {
 }
 
 /// Charges of an account that hold bytes of one GPU.
-charges on_gpu(budget& of,
-               const std::shared_ptr<account>& who,
+charges on_gpu(budget& budget,
+               const std::shared_ptr<account>& account,
                std::string_view gpu,
                std::uint64_t amount) {
-  charges result(of, who, false);
+  charges result(budget, account, false);
   result.take_on(gpu, amount);
   return result;
 }
@@ -191,20 +193,20 @@ TEST(core_budget, members_share_each_gpu_separately) {
 TEST(core_budget, number_of_gpus_is_limited_to_those_in_use) {
   budget whole(memory_of(0), nullptr);
   const auto who = whole.account_of({"uid 1", true});
-  std::vector<charges> all;
+  std::vector<charges> each_charged;
   for (std::uint32_t i = 0; i < max_gpus; ++i) {
-    all.push_back(on_gpu(whole, who, "GPU-" + std::to_string(i), 1));
+    each_charged.push_back(on_gpu(whole, who, "GPU-" + std::to_string(i), 1));
   }
   EXPECT_EQ(error_of([&] { on_gpu(whole, who, "GPU-other", 1); }),
             "this domain has segments on 128 GPUs, the limit (remove segments that are not used)");
   charges restored(whole, who, false);
   restored.charge_on("GPU-older", 5);  // of a predecessor
   EXPECT_EQ(whole.used_on("GPU-older"), 5U);
-  all[3].reset();
-  all[3] = on_gpu(whole, who, "GPU-other", 7);
+  each_charged[3].reset();
+  each_charged[3] = on_gpu(whole, who, "GPU-other", 7);
   EXPECT_EQ(whole.used_on("GPU-3"), 0U);
   EXPECT_EQ(whole.used_on("GPU-other"), 7U);
-  all.clear();
+  each_charged.clear();
   restored.reset();
   EXPECT_EQ(whole.used(resource::gpu_bytes), 0U);
 }
@@ -284,11 +286,12 @@ TEST(core_budget, refusals_report_usage) {
   EXPECT_EQ(share->cause(),
             "no room for 900 more descriptors: uid 1 holds 0, all members 0 of 1000, and the rest "
             "is reserved for other members");
-  const auto all = whole.take(*who, resource::descriptors, 1001);
-  ASSERT_TRUE(all);
-  EXPECT_EQ(all->code(), errc::too_many_descriptors);
-  EXPECT_EQ(all->cause(), "no room for 1001 more descriptors: 0 of 1000 are in use in this domain");
-  EXPECT_THAT(all->next_step(), HasSubstr("raise the broker's open file limit"));
+  const auto refusal = whole.take(*who, resource::descriptors, 1001);
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->code(), errc::too_many_descriptors);
+  EXPECT_EQ(refusal->cause(),
+            "no room for 1001 more descriptors: 0 of 1000 are in use in this domain");
+  EXPECT_THAT(refusal->next_step(), HasSubstr("raise the broker's open file limit"));
   EXPECT_EQ(whole.used(resource::descriptors), 0U);
 }
 
@@ -595,14 +598,14 @@ TEST_F(core_share, list_skips_segments_of_others) {
   make(other, "a");
   make(other, "z");
   std::vector<std::string> seen;
-  domain_.list(me, "", "", [&](const segment& what) {
-    seen.push_back(what.name);
+  domain_.list(me, "", "", [&](const segment& segment) {
+    seen.push_back(segment.name);
     return true;
   });
   EXPECT_EQ(seen, (std::vector<std::string>{"a", "b", "hidden/mine", "z"}));
   seen.clear();
-  domain_.list(me, "", "b", [&](const segment& what) {
-    seen.push_back(what.name);
+  domain_.list(me, "", "b", [&](const segment& segment) {
+    seen.push_back(segment.name);
     return seen.size() < 1;
   });
   EXPECT_EQ(seen, (std::vector<std::string>{"hidden/mine"}));

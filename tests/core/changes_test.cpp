@@ -30,9 +30,9 @@ class core_changes : public testing::Test {
 
   /// Of the last calls, for subscribers. Checks that no number is missing.
   std::vector<change> changes() {
-    effects& of = domain_->pending();
+    effects& effects = domain_->pending();
     std::vector<change> result;
-    for (const change& each : of.changes) {
+    for (const change& each : effects.changes) {
       if (each.holder != 0) {
         EXPECT_EQ(each.number, 0U);
         continue;
@@ -41,7 +41,7 @@ class core_changes : public testing::Test {
       result.push_back(each);
       result.back().of = nullptr;  // segments must not outlive their domain
     }
-    for (const record_name& each : of.records) {
+    for (const record_name& each : effects.records) {
       saved_value value = domain_->saved(each);
       if (value.index() == 0) {
         recorded_.records.erase(each);
@@ -49,16 +49,16 @@ class core_changes : public testing::Test {
         recorded_.records[each] = std::move(value);
       }
     }
-    of.clear();
+    effects.clear();
     return result;
   }
-  void work_to_the_end(std::vector<change>& all) {
+  void work_to_the_end(std::vector<change>& collected) {
     while (domain_->work()) {
       const auto some = changes();
-      all.insert(all.end(), some.begin(), some.end());
+      collected.insert(collected.end(), some.begin(), some.end());
     }
     const auto some = changes();
-    all.insert(all.end(), some.begin(), some.end());
+    collected.insert(collected.end(), some.begin(), some.end());
   }
   /// A successor of the domain, from what was recorded.
   void restart() {
@@ -75,13 +75,13 @@ class core_changes : public testing::Test {
   void open(session_id session, const std::string& name) {
     domain_->open(session, {++request_, 0, name, 0, std::nullopt});
   }
-  static void expect(const std::vector<change>& all,
+  static void expect(const std::vector<change>& collected,
                      const std::vector<std::pair<event_kind, peer>>& expected) {
-    ASSERT_EQ(all.size(), expected.size());
-    for (std::size_t i = 0; i != all.size(); ++i) {
-      EXPECT_EQ(all[i].kind, expected[i].first) << i;
-      ASSERT_NE(all[i].by, nullptr) << i;
-      EXPECT_EQ(*all[i].by, expected[i].second) << i;
+    ASSERT_EQ(collected.size(), expected.size());
+    for (std::size_t i = 0; i != collected.size(); ++i) {
+      EXPECT_EQ(collected[i].kind, expected[i].first) << i;
+      ASSERT_NE(collected[i].by, nullptr) << i;
+      EXPECT_EQ(*collected[i].by, expected[i].second) << i;
     }
   }
 
@@ -123,19 +123,19 @@ TEST_F(core_changes, name_who_ends_a_lease_without_a_fence) {
   EXPECT_TRUE(domain_->at(at_ms(1)).lose(reader));
   static_cast<void>(changes());
   domain_->unfence(operator_session, "kv");
-  const auto all = changes();
-  expect(all, {{event_kind::unfenced, root}, {event_kind::released, root}});
-  EXPECT_EQ(all[0].peer_pid, bob.pid) << "subscribers see whose lease it was";
+  const auto collected = changes();
+  expect(collected, {{event_kind::unfenced, root}, {event_kind::released, root}});
+  EXPECT_EQ(collected[0].peer_pid, bob.pid) << "subscribers see whose lease it was";
 }
 
 TEST_F(core_changes, have_no_actor_if_the_broker_causes_them) {
   const auto created = make("kv");
   static_cast<void>(changes());
   domain_->lose_memory(created);
-  const auto all = changes();
-  ASSERT_EQ(all.size(), 1U);
-  EXPECT_EQ(all[0].kind, event_kind::removed);
-  EXPECT_EQ(all[0].by, nullptr);
+  const auto collected = changes();
+  ASSERT_EQ(collected.size(), 1U);
+  EXPECT_EQ(collected[0].kind, event_kind::removed);
+  EXPECT_EQ(collected[0].by, nullptr);
 }
 
 // More than one turn ends at once: the rest is the successor's.
@@ -147,14 +147,14 @@ TEST_F(core_changes, go_on_after_a_restart_without_a_gap) {
     static_cast<void>(changes());
   }
   domain_->disconnect(reader, false);
-  std::vector<change> all = changes();
-  const std::size_t before = all.size();
+  std::vector<change> collected = changes();
+  const std::size_t before = collected.size();
   restart();
   ASSERT_TRUE(domain_->has_work());
-  work_to_the_end(all);
-  EXPECT_GT(all.size(), before);
-  EXPECT_EQ(all.size(), 2U * count);  // deaths and releases
-  for (const change& each : all) {
+  work_to_the_end(collected);
+  EXPECT_GT(collected.size(), before);
+  EXPECT_EQ(collected.size(), 2U * count);  // deaths and releases
+  for (const change& each : collected) {
     ASSERT_NE(each.by, nullptr);
     EXPECT_EQ(*each.by, bob);
   }

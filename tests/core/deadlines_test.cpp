@@ -113,17 +113,17 @@ class core_deadlines : public testing::Test {
     domain_.open(member, {++request_, 0, "shared", 0, std::nullopt, at_ms(asked_ms)});
     seen_.settle();
   }
-  /// Ticks of `of` until nothing is due, and the requests that were answered meanwhile.
-  static std::vector<std::vector<std::uint64_t>> ticks(domain& of, time_point now) {
+  /// Ticks of `domain` until nothing is due, and the requests that were answered meanwhile.
+  static std::vector<std::vector<std::uint64_t>> ticks(domain& domain, time_point now) {
     std::vector<std::vector<std::uint64_t>> result;
-    of.pending().clear();
-    while (of.next_deadline() && *of.next_deadline() <= now) {
-      of.at(now).tick();
+    domain.pending().clear();
+    while (domain.next_deadline() && *domain.next_deadline() <= now) {
+      domain.at(now).tick();
       result.emplace_back();
-      for (const open_reply& each : of.pending().replies) {
+      for (const open_reply& each : domain.pending().replies) {
         result.back().push_back(each.request);
       }
-      of.pending().clear();
+      domain.pending().clear();
       if (result.back().empty()) {
         ADD_FAILURE() << "a turn that did nothing";
         break;

@@ -29,8 +29,8 @@ class domain_test : public testing::Test {
     domain_.connect(6, unknown_uid_too);
   }
 
-  gpushm::generation reserve(session_id session, const reservation& wanted) {
-    return domain_.reserve(session, wanted).generation;
+  gpushm::generation reserve(session_id session, const reservation& expected) {
+    return domain_.reserve(session, expected).generation;
   }
   gpushm::generation make(session_id session,
                           const std::string& name,
@@ -252,8 +252,8 @@ TEST_F(domain_after_a_loss, what_is_not_handed_back_completely_ends_with_its_con
 
 /// A number of one that has ended may still be in use: in what it has left, or in a packet.
 TEST(domain_numbers, of_sessions_do_not_come_again_after_a_restart) {
-  const auto next_of = [](const domain& of) {
-    return std::get<saved_numbers>(of.saved({record_kind::numbers})).next_session;
+  const auto next_of = [](const domain& domain) {
+    return std::get<saved_numbers>(domain.saved({record_kind::numbers})).next_session;
   };
   domain first("default", broker_uid, {});
   EXPECT_EQ(next_of(first), 1U);
@@ -878,8 +878,8 @@ TEST_F(domain_remove, list_shows_only_visible_segments) {
   make(1, "b/1");
   const auto names = [&](session_id session, std::string_view prefix, std::string_view after) {
     std::string text;
-    domain_.list(session, prefix, after, [&](const segment& what) {
-      text += what.name + ' ';
+    domain_.list(session, prefix, after, [&](const segment& segment) {
+      text += segment.name + ' ';
       return true;
     });
     return text;

@@ -35,11 +35,11 @@ TEST(generation_times, are_right_to_some_per_cent_of_the_age) {
                                : std::chrono::milliseconds(random() % 100);
   }
   for (generation each = 0; each != created.size(); ++each) {
-    const auto found = times.of(each);
-    ASSERT_TRUE(found.is_known);
-    ASSERT_LE(found.at, created[each]);
+    const auto estimate = times.of(each);
+    ASSERT_TRUE(estimate.is_known);
+    ASSERT_LE(estimate.at, created[each]);
     const auto age = std::chrono::duration<double>(now - created[each]);
-    const auto error = std::chrono::duration<double>(created[each] - found.at);
+    const auto error = std::chrono::duration<double>(created[each] - estimate.at);
     // Creations may have a pause between them.
     ASSERT_LE(error.count(), std::max(1.0, age.count() * 0.2)) << each;
   }

@@ -40,8 +40,8 @@ core::reservation typical_segment(std::size_t number) {
   return wanted;
 }
 
-void print(const char* what, std::size_t count, std::chrono::steady_clock::duration took) {
-  std::cout << what << ": "
+void print(const char* name, std::size_t count, std::chrono::steady_clock::duration took) {
+  std::cout << name << ": "
             << std::chrono::duration<double, std::micro>(took).count() / static_cast<double>(count)
             << " us per segment\n";
 }
@@ -201,16 +201,16 @@ class hub_charges : own_journal,
   }
   /// Of what `make` makes, in all.
   template <typename Make>
-  amounts of(const char* what, Make&& make) {
+  amounts of(const char* name, Make&& make) {
     const amounts before = now();
     for (std::size_t i = 0; i < count; ++i) {
       make(i);
     }
     const amounts after = now();
     const amounts result{after.kept - before.kept, after.charged - before.charged};
-    std::cout << what << ": " << result.kept / count << " bytes kept, " << result.charged / count
+    std::cout << name << ": " << result.kept / count << " bytes kept, " << result.charged / count
               << " charged\n";
-    EXPECT_GE(result.charged, result.kept) << what;
+    EXPECT_GE(result.charged, result.kept) << name;
     return result;
   }
 
@@ -222,8 +222,8 @@ TEST_P(hub_charges, cover_what_is_kept) {
   const auto reader = greet({201, 2000, true});
   const std::string prefix(std::get<1>(GetParam()), 'n');
   const auto name_of = [&](std::size_t i) { return prefix + typical_segment(i).name; };
-  std::vector<amounts> all;
-  all.push_back(of("segments", [&](std::size_t i) {
+  std::vector<amounts> measured;
+  measured.push_back(of("segments", [&](std::size_t i) {
     wire::reserve wanted;
     static_cast<core::reservation&>(wanted) = typical_segment(i);
     wanted.name = name_of(i);
@@ -234,17 +234,17 @@ TEST_P(hub_charges, cover_what_is_kept) {
     const auto made = expect<wire::reserved>(round_trip(creator, wanted));
     expect<wire::done>(round_trip(creator, wire::publish{made.generation, {}}));
   }));
-  all.push_back(of("opens that their exporter confirms", [&](std::size_t i) {
+  measured.push_back(of("opens that their exporter confirms", [&](std::size_t i) {
     send_request(reader, wire::open{name_of(i), 0, 0});
   }));
-  all.push_back(of("opens that wait", [&](std::size_t i) {
+  measured.push_back(of("opens that wait", [&](std::size_t i) {
     send_request(reader, wire::open{"not there/" + name_of(i), 0, 100'000});
   }));
-  all.push_back(of("subscriptions", [&](std::size_t i) {
+  measured.push_back(of("subscriptions", [&](std::size_t i) {
     send_request(reader, wire::subscribe{"prefixes/" + name_of(i)});
   }));
   amounts sum;
-  for (const amounts& each : all) {
+  for (const amounts& each : measured) {
     sum.kept += each.kept;
     sum.charged += each.charged;
   }
@@ -257,9 +257,9 @@ TEST_P(hub_charges, cover_what_is_kept) {
 INSTANTIATE_TEST_SUITE_P(names,
                          hub_charges,
                          testing::Combine(testing::Bool(), testing::Values(0U, 200U)),
-                         [](const auto& of) {
-                           return std::string(std::get<1>(of.param) != 0 ? "long" : "short") +
-                                  (std::get<0>(of.param) ? "_with_journal" : "");
+                         [](const auto& info) {
+                           return std::string(std::get<1>(info.param) != 0 ? "long" : "short") +
+                                  (std::get<0>(info.param) ? "_with_journal" : "");
                          });
 
 /// Runs `work` repeatedly on a new domain, each time with a later allocation failing, until none

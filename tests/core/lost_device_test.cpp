@@ -51,8 +51,8 @@ class lost_devices : public testing::Test {
     domain_->connect(reader, bob);
   }
 
-  gpushm::generation make(const reservation& wanted) {
-    const auto generation = domain_->reserve(creator, wanted).generation;
+  gpushm::generation make(const reservation& reservation) {
+    const auto generation = domain_->reserve(creator, reservation).generation;
     domain_->attach(creator, generation, 0, 1);
     domain_->publish(creator, generation, {});
     return generation;
@@ -66,8 +66,8 @@ class lost_devices : public testing::Test {
       seen_.settle();
     }
   }
-  void lose(const lost_device& what = first_gpu) {
-    domain_->lose_device(what);
+  void lose(const lost_device& device = first_gpu) {
+    domain_->lose_device(device);
     work_to_the_end();
   }
   [[nodiscard]] std::optional<segment_state> state_of(gpushm::generation generation) const {

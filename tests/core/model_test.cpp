@@ -92,23 +92,24 @@ class model {
     return true;
   }
 
-  /// Session `to` gets everything of the lost session `from` and keeps the generations in `kept`.
-  bool resume(session_id from, session_id to, const std::set<gpushm::generation>& kept) {
-    const auto at = lost.find(from);
-    if (at == lost.end() || !same_principal(at->second, sessions[to])) {
+  /// Session `target` gets everything of the lost session `source` and keeps the generations in
+  /// `kept`.
+  bool resume(session_id source, session_id target, const std::set<gpushm::generation>& kept) {
+    const auto at = lost.find(source);
+    if (at == lost.end() || !same_principal(at->second, sessions[target])) {
       return false;
     }
     std::set<std::string> names;
     for (auto& [generation, segment] : segments) {
-      if (segment.creator_session == from || segment.leases.contains(from)) {
+      if (segment.creator_session == source || segment.leases.contains(source)) {
         names.insert(segment.name);
       }
-      if (segment.creator_session == from) {
-        segment.creator_session = to;
+      if (segment.creator_session == source) {
+        segment.creator_session = target;
       }
-      if (const auto lease = segment.leases.find(from); lease != segment.leases.end()) {
-        segment.leases[to] = lease->second;
-        segment.leases.erase(from);
+      if (const auto lease = segment.leases.find(source); lease != segment.leases.end()) {
+        segment.leases[target] = lease->second;
+        segment.leases.erase(source);
       }
     }
     lost.erase(at);
@@ -116,18 +117,18 @@ class model {
     wake(names);
     for (const model_question& question : questions) {
       // Sent again; questions of this step were sent already.
-      if (segments[question.generation].creator_session == to && !question.is_new) {
-        asked.push_back({to, question.id, question.generation});
+      if (segments[question.generation].creator_session == target && !question.is_new) {
+        asked.push_back({target, question.id, question.generation});
       }
     }
     std::vector<gpushm::generation> left;
     for (const auto& [generation, segment] : segments) {
-      if (segment.leases.contains(to) && !kept.contains(generation)) {
+      if (segment.leases.contains(target) && !kept.contains(generation)) {
         left.push_back(generation);
       }
     }
     for (const gpushm::generation generation : left) {
-      release(to, generation, 1'000'000);
+      release(target, generation, 1'000'000);
     }
     return true;
   }
@@ -183,11 +184,11 @@ class model {
     return waited + was_asked != 0;
   }
 
-  outcome reserve(session_id session, const reservation& wanted, gpushm::generation generation) {
-    const model_segment* const reserved = of_name(wanted.name, false);
-    const model_segment* const published = of_name(wanted.name, true);
-    const bool replaces = reserved == nullptr && published != nullptr && wanted.replaces != 0;
-    if (replaces && published != &segments.find(wanted.replaces)->second) {
+  outcome reserve(session_id session, const reservation& expected, gpushm::generation generation) {
+    const model_segment* const reserved = of_name(expected.name, false);
+    const model_segment* const published = of_name(expected.name, true);
+    const bool replaces = reserved == nullptr && published != nullptr && expected.replaces != 0;
+    if (replaces && published != &segments.find(expected.replaces)->second) {
       return errc::gone_or_replaced;
     }
     if (replaces && !may_manage(session, *published)) {
@@ -201,29 +202,30 @@ class model {
     if (segments.size() >= bounds.max_segments) {
       return errc::too_many_segments;
     }
-    const bool is_memory = wanted.backend != backend::descriptor;
-    if (is_memory && bytes_of(sessions[session], wanted.device.text()) + wanted.allocated_bytes >
-                         bounds.quota_bytes_per_principal) {
+    const bool is_memory = expected.backend != backend::descriptor;
+    if (is_memory &&
+        bytes_of(sessions[session], expected.device.text()) + expected.allocated_bytes >
+            bounds.quota_bytes_per_principal) {
       return errc::quota_exceeded;
     }
-    if (descriptors() + wanted.chunk_count > bounds.max_descriptors) {
+    if (descriptors() + expected.chunk_count > bounds.max_descriptors) {
       return errc::too_many_descriptors;
     }
     segments[generation] = {
-        wanted.name,
-        wanted.allocated_bytes,
-        wanted.device.text(),
-        wanted.chunk_count,
+        expected.name,
+        expected.allocated_bytes,
+        expected.device.text(),
+        expected.chunk_count,
         0,
-        wanted.lifetime == lifetime::persistent,
-        wanted.backend == backend::cuda_ipc || wanted.backend == backend::cuda_pool,
-        wanted.backend == backend::descriptor,
+        expected.lifetime == lifetime::persistent,
+        expected.backend == backend::cuda_ipc || expected.backend == backend::cuda_pool,
+        expected.backend == backend::descriptor,
         false,
         false,
         sessions[session],
         session,
         {{session, 1}}};
-    std::erase(dead, wanted.name);
+    std::erase(dead, expected.name);
     return {};
   }
 
@@ -317,32 +319,32 @@ class model {
            });
   }
 
-  void open(const model_open& wanted) {
+  void open(const model_open& open) {
     bool must_wait = false;
     for (auto& [generation, segment] : segments) {
-      if (segment.name == wanted.name && segment.published && !segment.removed) {
+      if (segment.name == open.name && segment.published && !segment.removed) {
         if (waits(segment)) {
           must_wait = true;
           break;
         }
         if (segment.bound) {
-          request_confirmation(wanted, generation, wanted.asked_ms);
+          request_confirmation(open, generation, open.asked_ms);
         } else {
-          reply_now(wanted, generation);
+          reply_now(open, generation);
         }
         return;
       }
     }
     const auto pending =
         std::count_if(waiting.begin(), waiting.end(), [&](const model_open& other) {
-          return other.session == wanted.session;
+          return other.session == open.session;
         });
-    if (!wanted.wait) {
-      fail(wanted, must_wait ? errc::writer_ending : no_such(wanted.name));
+    if (!open.wait) {
+      fail(open, must_wait ? errc::writer_ending : no_such(open.name));
     } else if (pending >= bounds.max_pending_opens) {
-      fail(wanted, errc::too_many_requests);
+      fail(open, errc::too_many_requests);
     } else {
-      waiting.push_back(wanted);
+      waiting.push_back(open);
     }
   }
 
@@ -352,20 +354,20 @@ class model {
     if (at == questions.end()) {
       return;
     }
-    const auto found = segments.find(at->generation);
-    if (found != segments.end() && found->second.creator_session != exporter) {
+    const auto segment = segments.find(at->generation);
+    if (segment != segments.end() && segment->second.creator_session != exporter) {
       return;
     }
     const model_question question = *at;
     questions.erase(at);
     ++confirmations;
-    if (found == segments.end() || found->second.removed) {
+    if (segment == segments.end() || segment->second.removed) {
       open(question.open);
     } else if (reply == verdict::unchanged) {
       reply_now(question.open, question.generation);
     } else {
       fail(question.open, errc::gone_or_replaced);
-      unname(question.generation, found->second);
+      unname(question.generation, segment->second);
       sweep();
     }
   }
@@ -539,15 +541,15 @@ class model {
     model_segment* const published = of_name(name, true);
     return published != nullptr ? published : of_name(name, false);
   }
-  static bool same_principal(const peer& one, const peer& other) {
-    return one.uid_known == other.uid_known && (!one.uid_known || one.uid == other.uid);
+  static bool same_principal(const peer& left, const peer& right) {
+    return left.uid_known == right.uid_known && (!left.uid_known || left.uid == right.uid);
   }
-  std::uint64_t bytes_of(const peer& who, const std::string& device) {
+  std::uint64_t bytes_of(const peer& peer, const std::string& device) {
     std::uint64_t sum = 0;
     for (const auto& [generation, segment] : segments) {
       const bool same = !segment.registered && segment.device == device &&
-                        who.uid_known == segment.creator.uid_known &&
-                        (!who.uid_known || who.uid == segment.creator.uid);
+                        peer.uid_known == segment.creator.uid_known &&
+                        (!peer.uid_known || peer.uid == segment.creator.uid);
       sum += same ? segment.bytes : 0;
     }
     return sum;
@@ -599,9 +601,9 @@ class random_world {
       return each.first.kind == record_kind::end;
     });
     for (std::size_t i = 0; i < resource_count; ++i) {
-      const auto what = static_cast<resource>(i);
-      if (what != resource::memory_bytes || !has_ended) {
-        EXPECT_EQ(successor->budget().used(what), domain_->budget().used(what)) << i;
+      const auto entry = static_cast<resource>(i);
+      if (entry != resource::memory_bytes || !has_ended) {
+        EXPECT_EQ(successor->budget().used(entry), domain_->budget().used(entry)) << i;
       }
     }
     for (const char* const gpu : {"GPU-0", "GPU-1"}) {
@@ -830,13 +832,13 @@ class random_world {
     ASSERT_EQ(domain_->descriptors(), model_.descriptors());
     ASSERT_EQ(seen_.slots().size(), model_.segments.size());
     std::set<gpushm::generation> in_slots;
-    for (const auto& [slot, what] : seen_.slots()) {
+    for (const auto& [slot, entry] : seen_.slots()) {
       ASSERT_LT(slot, bounds.max_segments);
-      ASSERT_TRUE(in_slots.insert(what.generation).second) << "two slots for one generation";
-      const auto at = model_.segments.find(what.generation);
+      ASSERT_TRUE(in_slots.insert(entry.generation).second) << "two slots for one generation";
+      const auto at = model_.segments.find(entry.generation);
       ASSERT_NE(at, model_.segments.end());
-      const bool gone = *what.state == segment_state::removed ||
-                        (at->second.bound && *what.state == segment_state::exporter_gone);
+      const bool gone = *entry.state == segment_state::removed ||
+                        (at->second.bound && *entry.state == segment_state::exporter_gone);
       ASSERT_EQ(gone, at->second.removed);
     }
     ASSERT_EQ(domain_->next_deadline(), model_.next_deadline());
@@ -865,9 +867,9 @@ class random_world {
     seen_.notices().clear();
     check();
     std::vector<std::string> names;
-    domain_->list(99, "", "", [&](const segment& what) {
-      EXPECT_TRUE(what.lifetime == lifetime::persistent && what.published);
-      names.push_back(what.name);
+    domain_->list(99, "", "", [&](const segment& entry) {
+      EXPECT_TRUE(entry.lifetime == lifetime::persistent && entry.published);
+      names.push_back(entry.name);
       return true;
     });
     for (const std::string& each : names) {
@@ -990,9 +992,9 @@ class random_world {
   }
 
   void check_leases() {
-    std::size_t all = 0;
+    std::size_t leases = 0;
     for (const auto& [generation, segment] : model_.segments) {
-      all += segment.leases.size();
+      leases += segment.leases.size();
       for (const auto& [session, who] : model_.sessions) {
         std::uint32_t count = 0;
         try {
@@ -1006,7 +1008,7 @@ class random_world {
         ASSERT_EQ(count, at == segment.leases.end() ? 0 : at->second);
       }
     }
-    ASSERT_EQ(domain_->lease_count(), all);
+    ASSERT_EQ(domain_->lease_count(), leases);
   }
 
   /// What operators see of segments.
@@ -1016,9 +1018,9 @@ class random_world {
     }
     segment_survey expected;
     for (const auto& [generation, segment] : model_.segments) {
-      const auto add = [bytes = segment.bytes](segment_survey::part& to) {
-        ++to.segments;
-        to.bytes += bytes;
+      const auto add = [bytes = segment.bytes](segment_survey::part& part) {
+        ++part.segments;
+        part.bytes += bytes;
       };
       const bool is_ending = model_.lost.contains(segment.creator_session) ||
                              std::any_of(segment.leases.begin(),
@@ -1036,12 +1038,12 @@ class random_world {
     ASSERT_EQ(seen.unheld, expected.unheld);
     ASSERT_EQ(seen.ending, expected.ending);
     ASSERT_EQ(seen.ending_since.has_value(), expected.ending.segments != 0);
-    segment_survey::part all;
+    segment_survey::part leases;
     for (const segment_survey::part& each : seen.by_kind) {
-      all.segments += each.segments;
-      all.bytes += each.bytes;
+      leases.segments += each.segments;
+      leases.bytes += each.bytes;
     }
-    ASSERT_EQ(all, (segment_survey::part{model_.segments.size(), model_.claimed_bytes()}));
+    ASSERT_EQ(leases, (segment_survey::part{model_.segments.size(), model_.claimed_bytes()}));
   }
 
   /// However few rows there are, they and the others add up to the domain.

@@ -25,9 +25,9 @@ constexpr session_id importer = 2;
 class registered_descriptors : public testing::Test {
  protected:
   registered_descriptors() { connect(domain_); }
-  static void connect(domain& to) {
-    to.connect(exporter, alice);
-    to.connect(importer, bob);
+  static void connect(domain& domain) {
+    domain.connect(exporter, alice);
+    domain.connect(importer, bob);
   }
   gpushm::generation add(std::uint32_t number) {
     const auto generation = domain_.reserve(exporter, registration(number)).generation;
@@ -45,9 +45,9 @@ class registered_descriptors : public testing::Test {
     return result;
   }
   /// The code of the only reply; OK: it was opened.
-  errc open(session_id by, const std::string& name) {
+  errc open(session_id session, const std::string& name) {
     seen_.replies().clear();
-    domain_.open(by, {1, 0, name, 0, {}});
+    domain_.open(session, {1, 0, name, 0, {}});
     EXPECT_EQ(seen_.replies().size(), 1U);
     return seen_.replies().empty() ? errc::protocol_error : seen_.replies().front().code;
   }
@@ -58,10 +58,10 @@ class registered_descriptors : public testing::Test {
 
 TEST_F(registered_descriptors, have_names_that_no_other_segment_has) {
   errc code{};
-  const auto refuses = [&](const reservation& wanted) {
+  const auto refuses = [&](const reservation& reservation) {
     code = {};
     static_cast<void>(
-        error_of([&] { static_cast<void>(domain_.reserve(exporter, wanted)); }, &code));
+        error_of([&] { static_cast<void>(domain_.reserve(exporter, reservation)); }, &code));
     return code == errc::invalid_argument;
   };
   EXPECT_TRUE(refuses(host_segment(".fd/7")));
@@ -106,8 +106,8 @@ TEST_F(registered_descriptors, are_charged_as_a_descriptor_and_not_as_memory) {
 TEST_F(registered_descriptors, are_opened_without_a_lease) {
   const auto generation = add(7);
   const auto memory = domain_.budget().used(resource::memory_bytes);
-  for (const session_id by : {importer, exporter, importer}) {
-    EXPECT_EQ(open(by, ".fd/7"), errc{});
+  for (const session_id session : {importer, exporter, importer}) {
+    EXPECT_EQ(open(session, ".fd/7"), errc{});
     EXPECT_EQ(domain_.lease_count(), 1U);
   }
   EXPECT_EQ(domain_.budget().used(resource::memory_bytes), memory);
@@ -160,9 +160,9 @@ TEST_F(registered_descriptors, are_shown_only_under_their_prefix) {
   domain_.subscribe(importer, 3, ".fd/");
   domain_.subscribe(importer, 4, ".fd/7");
   domain_.subscribe(importer, 5, ".fd/8");
-  std::vector<gpushm::generation> all;
+  std::vector<gpushm::generation> generations;
   for (const std::uint32_t number : {8U, 7U, 70U}) {
-    all.push_back(add(number));
+    generations.push_back(add(number));
   }
   static_cast<void>(domain_.reserve(exporter, registration(71)));  // unpublished
   EXPECT_THAT(names(""), ElementsAre(".a", ".g", "a"));

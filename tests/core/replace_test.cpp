@@ -38,8 +38,8 @@ class domain_replace : public testing::Test {
     error_of([&] { reserve(session, replaces); }, &code);
     return code;
   }
-  void publish(gpushm::generation what, session_id session = loader) {
-    domain_->publish(session, what, {});
+  void publish(gpushm::generation generation, session_id session = loader) {
+    domain_->publish(session, generation, {});
   }
   gpushm::generation make() {
     const auto result = reserve(loader);

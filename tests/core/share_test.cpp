@@ -76,15 +76,15 @@ class exporter_bound_memory : public testing::TestWithParam<backend> {
   static reservation wanted(const std::string& name) {
     return GetParam() == backend::cuda_ipc ? of_legacy_handle(name) : of_pool(name);
   }
-  gpushm::generation reserve(const std::string& name, session_id by = exporter) {
-    return domain_.reserve(by, wanted(name)).generation;
+  gpushm::generation reserve(const std::string& name, session_id session = exporter) {
+    return domain_.reserve(session, wanted(name)).generation;
   }
-  gpushm::generation share(const std::string& name, session_id by = exporter) {
-    const auto created = reserve(name, by);
+  gpushm::generation share(const std::string& name, session_id session = exporter) {
+    const auto created = reserve(name, session);
     if (GetParam() == backend::cuda_pool) {
-      domain_.attach(by, created, 0, 1);
+      domain_.attach(session, created, 0, 1);
     }
-    domain_.publish(by, created, {});
+    domain_.publish(session, created, {});
     return created;
   }
   std::uint64_t open(session_id session,
@@ -145,9 +145,9 @@ class exporter_bound_memory : public testing::TestWithParam<backend> {
   }
   /// The segment's state in its slot; nullopt if the slot is free.
   [[nodiscard]] std::optional<segment_state> state_of(gpushm::generation generation) const {
-    for (const auto& [slot, what] : seen_.slots()) {
-      if (what.generation == generation) {
-        return what.state;
+    for (const auto& [slot, entry] : seen_.slots()) {
+      if (entry.generation == generation) {
+        return entry.state;
       }
     }
     return std::nullopt;

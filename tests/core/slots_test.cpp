@@ -22,9 +22,9 @@ using namespace testing_world;
 
 using words = std::map<std::uint32_t, std::pair<gpushm::generation, segment_state>>;
 
-words shown(const slot_table& by) {
+words shown(const slot_table& table) {
   words result;
-  by.for_each([&](const slot_word& each) {
+  table.for_each([&](const slot_word& each) {
     EXPECT_TRUE(result.empty() || result.rbegin()->first < each.slot) << "not in order";
     result.emplace(each.slot, std::make_pair(each.generation, each.state.value()));
   });
@@ -32,10 +32,10 @@ words shown(const slot_table& by) {
 }
 
 /// A reader of the state table, which sees the words that are to be shown and nothing else.
-void show(words& to, const slot_word& what) {
-  to.erase(what.slot);
-  if (what.state) {
-    to.emplace(what.slot, std::make_pair(what.generation, *what.state));
+void show(words& words, const slot_word& word) {
+  words.erase(word.slot);
+  if (word.state) {
+    words.emplace(word.slot, std::make_pair(word.generation, *word.state));
   }
 }
 
@@ -95,10 +95,10 @@ TEST(slot_table, has_each_slot_once_and_shows_what_was_set) {
       ASSERT_EQ(reader, expected);
       // Another process continues with the same words and the same free slots.
       slot_table next(slots);
-      std::vector<slot_word> all;
-      table.for_each([&](const slot_word& each) { all.push_back(each); });
-      std::shuffle(all.begin(), all.end(), random);
-      for (const slot_word& each : all) {
+      std::vector<slot_word> words;
+      table.for_each([&](const slot_word& each) { words.push_back(each); });
+      std::shuffle(words.begin(), words.end(), random);
+      for (const slot_word& each : words) {
         ASSERT_TRUE(next.take(each));
       }
       ASSERT_EQ(next.in_use(), expected.size());

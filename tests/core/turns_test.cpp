@@ -33,13 +33,13 @@ class core_turns : public testing::Test {
 
   /// The values of what the last call has changed.
   std::map<record_name, saved_value> changed() {
-    effects& of = domain_.pending();
-    EXPECT_FALSE(of.too_many_records) << "everything would be recorded";
+    effects& effects = domain_.pending();
+    EXPECT_FALSE(effects.too_many_records) << "everything would be recorded";
     std::map<record_name, saved_value> result;
-    for (const record_name& each : of.records) {
+    for (const record_name& each : effects.records) {
       result.emplace(each, domain_.saved(each));
     }
-    of.clear();
+    effects.clear();
     return result;
   }
   /// Until nothing is left. Returns the number of replies.
@@ -96,13 +96,13 @@ class core_turns : public testing::Test {
     ASSERT_TRUE(domain_.resume(lost, successor));
   }
   /// Returns the number of turns.
-  std::size_t resume_the_rest(domain& of, session_id session) {
+  std::size_t resume_the_rest(domain& domain, session_id session) {
     std::size_t turns = 0;
     for (bool more = true; more && !HasFailure(); ++turns) {
-      more = of.resume_some(session);
-      EXPECT_FALSE(of.pending().too_many_records);
-      EXPECT_LE(of.pending().records.size(), resumed_each_turn);
-      of.pending().clear();
+      more = domain.resume_some(session);
+      EXPECT_FALSE(domain.pending().too_many_records);
+      EXPECT_LE(domain.pending().records.size(), resumed_each_turn);
+      domain.pending().clear();
     }
     return turns;
   }
@@ -471,9 +471,9 @@ TEST_F(core_turns, thousands_of_leases_end_in_turns) {
   constexpr int turns = 3;
   for (int i = 0; i < turns; ++i) {
     ASSERT_TRUE(domain_.work());
-    const auto all = changed();
-    EXPECT_LE(all.size(), changes_per_turn);
-    for (const auto& [which, value] : all) {
+    const auto changes = changed();
+    EXPECT_LE(changes.size(), changes_per_turn);
+    for (const auto& [which, value] : changes) {
       if (const auto* const left = std::get_if<saved_unkept>(&value)) {
         EXPECT_LE(left->left.size(), 256U);
       }
@@ -484,9 +484,9 @@ TEST_F(core_turns, thousands_of_leases_end_in_turns) {
   EXPECT_EQ(changed().count({record_kind::end, successor}), 1U);
   for (int i = 0; i < turns; ++i) {
     ASSERT_TRUE(domain_.work());
-    const auto all = changed();
-    EXPECT_LE(all.size(), changes_per_turn);
-    EXPECT_EQ(all.count({record_kind::end, successor}), 0U);  // the same until its last lease
+    const auto changes = changed();
+    EXPECT_LE(changes.size(), changes_per_turn);
+    EXPECT_EQ(changes.count({record_kind::end, successor}), 0U);  // the same until its last lease
   }
   EXPECT_TRUE(restored_and_saved() == domain_.save());
   bool ended = false;

@@ -53,9 +53,9 @@ class recorder final {
     friend bool operator==(const loss&, const loss&) = default;
   };
 
-  explicit recorder(domain& of) : of_(&of) {}
+  explicit recorder(domain& domain) : of_(&domain) {}
   /// Goes on with a domain that continues the first one.
-  void follow(domain& of) { of_ = &of; }
+  void follow(domain& domain) { of_ = &domain; }
 
   std::vector<question>& questions() const { return settle().questions_; }
   std::vector<loss>& losses() const { return settle().losses_; }
@@ -105,10 +105,10 @@ class recorder final {
         losses_.push_back({each.holder, each.of->generation});
         continue;
       }
-      domain::places all = of_->subscribers();
+      domain::places places = of_->subscribers();
       std::size_t effort = std::numeric_limits<std::size_t>::max();
       of_->visit_subscribers(
-          each.of->name, all, effort, [&](session_id session, std::uint64_t subscription) {
+          each.of->name, places, effort, [&](session_id session, std::uint64_t subscription) {
             notices_.push_back({session,
                                 subscription,
                                 each.kind,
@@ -165,8 +165,8 @@ class recorder final {
     ++comparisons_;
     if (of_->segment_count() + of_->lease_count() + of_->waiting_count() < few &&
         (comparisons_ < few || comparisons_ % few == 0)) {
-      const saved_state all = of_->save();
-      for (const auto& [which, value] : all.records) {
+      const saved_state state = of_->save();
+      for (const auto& [which, value] : state.records) {
         const auto at = recorded_.records.find(which);
         EXPECT_TRUE(at != recorded_.records.end() && at->second == value)
             << "a change was not named: kind " << static_cast<int>(which.kind) << ", "
@@ -177,7 +177,7 @@ class recorder final {
           EXPECT_EQ(word.state, of_->segment_of(which.first).state());
         }
       }
-      EXPECT_EQ(recorded_.records.size(), all.records.size());
+      EXPECT_EQ(recorded_.records.size(), state.records.size());
     }
   }
 

@@ -153,17 +153,17 @@ std::string without_line_breaks(std::string text) {
 TEST(admission_policy, has_expressions_verified_on_api_server) {
   const auto documents = read_manifests(source_file(policy_file), policy_file);
   ASSERT_EQ(documents.size(), 2U);
-  std::vector<std::string> found;
+  std::vector<std::string> expressions;
   for (const char* part : {"variables", "validations"}) {
     for (const gpushm::yaml::node* each : elements(find(documents[0].root(), {"spec", part}))) {
-      found.push_back(without_line_breaks(text_at(*each, {"expression"})));
+      expressions.push_back(without_line_breaks(text_at(*each, {"expression"})));
       if (std::string(part) == "validations") {
         EXPECT_EQ(text_at(*each, {"reason"}), "Forbidden");
       }
     }
   }
   EXPECT_THAT(
-      found,
+      expressions,
       ElementsAre(
           R"(has(request.userInfo.extra) && "authentication.kubernetes.io/node-name" in request.userInfo.extra )"
           R"(? request.userInfo.extra["authentication.kubernetes.io/node-name"][0] : "")",

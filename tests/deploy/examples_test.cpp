@@ -73,13 +73,13 @@ class example : public testing::TestWithParam<std::string> {
     }
   }
   [[nodiscard]] std::vector<const manifest*> of_kind(std::string_view kind) const {
-    std::vector<const manifest*> found;
+    std::vector<const manifest*> examples;
     for (const manifest& each : objects_) {
       if (each.kind == kind) {
-        found.push_back(&each);
+        examples.push_back(&each);
       }
     }
-    return found;
+    return examples;
   }
   std::vector<manifest> objects_;
 };
@@ -157,20 +157,20 @@ TEST_P(restricted_example, is_restricted) {
 
 /// The requests that determine a container's GPU: resources of one GPU or instance, and claims.
 std::set<std::string> gpus_of(const manifest& pod, const gpushm::yaml::node& container) {
-  std::set<std::string> found;
+  std::set<std::string> examples;
   for (const std::string& name : keys_of(find(container, {"resources", "limits"}))) {
     if (name.starts_with("nvidia.com/") || name.starts_with("gpushm.dev/gpu-")) {
-      found.insert(name);
+      examples.insert(name);
     }
   }
   for (const gpushm::yaml::node* claim : elements(find(container, {"resources", "claims"}))) {
     for (const gpushm::yaml::node* of_pod : elements(find(*pod_spec(pod), {"resourceClaims"}))) {
       if (text_at(*of_pod, {"name"}) == text_at(*claim, {"name"})) {
-        found.insert(text_at(*of_pod, {"resourceClaimName"}));
+        examples.insert(text_at(*of_pod, {"resourceClaimName"}));
       }
     }
   }
-  return found;
+  return examples;
 }
 
 TEST_P(restricted_example, producer_and_consumer_get_same_gpu) {
@@ -290,17 +290,17 @@ TEST(pair_program, exits_immediately_on_sigterm_as_pid_1) {
 
 TEST_F(source_examples, all_are_tested) {
   const fs::path root(GPUSHM_SOURCE_DIR);
-  std::vector<std::string> found;
+  std::vector<std::string> examples;
   for (const auto& entry : fs::recursive_directory_iterator(root / "deploy/examples")) {
     const fs::path path = entry.path();
     // kustomize_test.cpp tests the files of kustomizations.
     if (path.extension() == ".yaml" && !fs::exists(path.parent_path() / "kustomization.yaml")) {
-      found.push_back(path.lexically_relative(root).string());
+      examples.push_back(path.lexically_relative(root).string());
     }
   }
-  std::erase(found, namespace_file);
-  std::sort(found.begin(), found.end());
-  EXPECT_EQ(found, files);
+  std::erase(examples, namespace_file);
+  std::sort(examples.begin(), examples.end());
+  EXPECT_EQ(examples, files);
 }
 
 TEST_F(source_examples, readmes_show_expected_output) {

@@ -35,9 +35,9 @@ by_version not_deleted(std::list<fake_daemon_set::pod>& pods, const std::string&
 fake_daemon_set::fake_daemon_set(settings rules, starter start, prober probe)
     : rules_(rules), start_(std::move(start)), probe_(std::move(probe)) {}
 
-void fake_daemon_set::delete_pod(pod& each) const {
-  if (!each.deleted_at) {
-    each.deleted_at = now_;
+void fake_daemon_set::delete_pod(pod& pod) const {
+  if (!pod.deleted_at) {
+    pod.deleted_at = now_;
   }
 }
 
@@ -45,34 +45,34 @@ void fake_daemon_set::delete_pod(pod& each) const {
 /// matching the current hash state is not ready AND the oldest pod that doesn't match the current
 /// hash state is ready. All other pods are deleted."
 void fake_daemon_set::manage() {
-  const by_version all = not_deleted(pods_, version_);
-  if (all.current.empty() && all.old.empty()) {
+  const by_version objects = not_deleted(pods_, version_);
+  if (objects.current.empty() && objects.old.empty()) {
     // "We are surging so we need to have at least one non-deleted pod on the node"
     pods_.emplace_back().version = version_;
     return;
   }
-  for (const auto& same : {all.current, all.old}) {
+  for (const auto& same : {objects.current, objects.old}) {
     for (std::size_t i = 1; i < same.size(); ++i) {
       delete_pod(*same[i]);
     }
   }
-  if (!all.current.empty() && !all.old.empty() &&
-      (!all.old[0]->is_ready || all.current[0]->is_ready)) {
-    delete_pod(*all.old[0]);
+  if (!objects.current.empty() && !objects.old.empty() &&
+      (!objects.old[0]->is_ready || objects.current[0]->is_ready)) {
+    delete_pod(*objects.old[0]);
   }
 }
 
 /// rollingUpdate: an old pod is replaced by a surge, whether it is available or not; "we're
 /// available, delete the old pod".
 void fake_daemon_set::roll() {
-  const by_version all = not_deleted(pods_, version_);
-  if (all.old.size() != 1 || all.current.size() > 1) {
+  const by_version objects = not_deleted(pods_, version_);
+  if (objects.old.size() != 1 || objects.current.size() > 1) {
     return;
   }
-  if (all.current.empty()) {
+  if (objects.current.empty()) {
     pods_.emplace_back().version = version_;
-  } else if (all.current[0]->is_ready) {
-    delete_pod(*all.old[0]);
+  } else if (objects.current[0]->is_ready) {
+    delete_pod(*objects.old[0]);
   }
 }
 
@@ -100,55 +100,55 @@ void fake_daemon_set::pass(int seconds) {
   }
 }
 
-void fake_daemon_set::look_after(pod& each) {
-  if (each.container && !each.container->running()) {
-    stop(each);
+void fake_daemon_set::look_after(pod& pod) {
+  if (pod.container && !pod.container->running()) {
+    stop(pod);
     // "CrashLoopBackOff": the first start is at once.
-    each.start_at = now_ + each.back_off;
-    each.back_off = std::clamp(each.back_off * 2, first_back_off, longest_back_off);
+    pod.start_at = now_ + pod.back_off;
+    pod.back_off = std::clamp(pod.back_off * 2, first_back_off, longest_back_off);
   }
-  if (each.deleted_at) {
-    if (each.container && now_ >= *each.deleted_at + rules_.stop_pause) {
-      each.container->kill(now_ >= *each.deleted_at + rules_.grace ? SIGKILL : SIGTERM);
+  if (pod.deleted_at) {
+    if (pod.container && now_ >= *pod.deleted_at + rules_.stop_pause) {
+      pod.container->kill(now_ >= *pod.deleted_at + rules_.grace ? SIGKILL : SIGTERM);
     }
     return;
   }
-  if (!each.container && now_ >= each.start_at) {
-    each.container.emplace(start_(each.version));
+  if (!pod.container && now_ >= pod.start_at) {
+    pod.container.emplace(start_(pod.version));
   }
 }
 
 /// After the container has ended.
-void fake_daemon_set::stop(pod& each) {
-  each.container->wait_exit(time_to_die);
-  each.output += each.container->output().all_output();
-  each.container.reset();
-  each.is_started = false;
-  each.is_ready = false;
-  each.failed_probes = 0;
+void fake_daemon_set::stop(pod& pod) {
+  pod.container->wait_exit(time_to_die);
+  pod.output += pod.container->output().all_output();
+  pod.container.reset();
+  pod.is_started = false;
+  pod.is_ready = false;
+  pod.failed_probes = 0;
 }
 
 /// UpdatePodStatus: after the startupProbe has succeeded, "Trigger an immediate run of the
 /// readinessProbe to update ready state", as long as none has succeeded.
-void fake_daemon_set::probe_start(pod& each) {
-  if (!each.container || each.is_ready) {
+void fake_daemon_set::probe_start(pod& pod) {
+  if (!pod.container || pod.is_ready) {
     return;
   }
-  if (!each.is_started) {
-    each.is_started = probe_(*each.container);
+  if (!pod.is_started) {
+    pod.is_started = probe_(*pod.container);
   }
-  if (each.is_started) {
-    probe_readiness(each);
+  if (pod.is_started) {
+    probe_readiness(pod);
   }
 }
 
-void fake_daemon_set::probe_readiness(pod& each) {
-  each.next_probe = now_ + rules_.readiness_period;
-  if (probe_(*each.container)) {
-    each.failed_probes = 0;
-    each.is_ready = true;
-  } else if (++each.failed_probes >= rules_.readiness_failures) {
-    each.is_ready = false;
+void fake_daemon_set::probe_readiness(pod& pod) {
+  pod.next_probe = now_ + rules_.readiness_period;
+  if (probe_(*pod.container)) {
+    pod.failed_probes = 0;
+    pod.is_ready = true;
+  } else if (++pod.failed_probes >= rules_.readiness_failures) {
+    pod.is_ready = false;
   }
 }
 

@@ -52,7 +52,7 @@ class fake_daemon_set {
   /// `kubectl set image`, `rollout undo`: the template of the next pods.
   void set_version(std::string version) { version_ = std::move(version); }
   /// `kubectl delete pod`.
-  void delete_pod(pod& each) const;
+  void delete_pod(pod& pod) const;
   /// Controller and kubelet do what is due; no time passes.
   void sync();
   /// Time in which they run.
@@ -64,10 +64,10 @@ class fake_daemon_set {
  private:
   void manage();
   void roll();
-  void look_after(pod& each);
-  void probe_start(pod& each);
-  void probe_readiness(pod& each);
-  void stop(pod& each);
+  void look_after(pod& pod);
+  void probe_start(pod& pod);
+  void probe_readiness(pod& pod);
+  void stop(pod& pod);
 
   settings rules_;
   starter start_;

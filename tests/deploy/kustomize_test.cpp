@@ -62,12 +62,12 @@ const std::map<std::string, expected> overlays{
 const strings parts{"deploy/kustomize/base", "deploy/kustomize/with-dra"};
 
 strings all_directories() {
-  strings all = parts;
-  for (const auto& [directory, what] : overlays) {
-    all.push_back(directory);
+  strings strings = parts;
+  for (const auto& [directory, overlay] : overlays) {
+    strings.push_back(directory);
   }
-  std::sort(all.begin(), all.end());
-  return all;
+  std::sort(strings.begin(), strings.end());
+  return strings;
 }
 
 class source_tree : public testing::Test {
@@ -105,11 +105,11 @@ class kustomization : public testing::TestWithParam<std::string> {
   }
   /// Names and values; "" for a value from a field.
   [[nodiscard]] std::map<std::string, std::string> environment() const {
-    std::map<std::string, std::string> found;
+    std::map<std::string, std::string> problems;
     for (const gpushm::yaml::node* each : elements(find(container(), {"env"}))) {
-      EXPECT_TRUE(found.emplace(text_at(*each, {"name"}), text_at(*each, {"value"})).second);
+      EXPECT_TRUE(problems.emplace(text_at(*each, {"name"}), text_at(*each, {"value"})).second);
     }
-    return found;
+    return problems;
   }
   void match_schema() const;
   void have_expected_namespaces() const;
@@ -149,7 +149,7 @@ std::string test_name(const testing::TestParamInfo<std::string>& info) {
 
 strings overlay_names() {
   strings names;
-  for (const auto& [directory, what] : overlays) {
+  for (const auto& [directory, overlay] : overlays) {
     names.push_back(directory);
   }
   return names;
@@ -202,9 +202,9 @@ void overlay::has_exactly_expected_objects() const {
   EXPECT_THAT(found, UnorderedElementsAreArray(kinds));
   if (wanted().dra) {
     for (const char* const name : {"share.gpushm.dev", "ipc.gpushm.dev"}) {
-      const manifest& found = object(objects_, "DeviceClass", name);
-      EXPECT_EQ(found.version, "resource.k8s.io/" + wanted().class_version);
-      const auto configs = elements(find(found.root(), {"spec", "config"}));
+      const manifest& problems = object(objects_, "DeviceClass", name);
+      EXPECT_EQ(problems.version, "resource.k8s.io/" + wanted().class_version);
+      const auto configs = elements(find(problems.root(), {"spec", "config"}));
       const bool ipc = std::string(name) == "ipc.gpushm.dev";
       ASSERT_EQ(configs.size(), ipc ? 1U : 0U);
       if (ipc) {
@@ -302,13 +302,13 @@ void overlay::mounts_only_needed_host_paths() const {
     const bool is_driver = text_at(*each, {"name"}) == "driver";
     EXPECT_EQ(text_at(*each, {"mountPropagation"}), is_driver ? "HostToContainer" : "");
   }
-  std::map<std::string, std::string> found;
+  std::map<std::string, std::string> problems;
   for (const gpushm::yaml::node* each : elements(find(pod(), {"volumes"}))) {
     if (find(*each, {"hostPath"}) != nullptr) {
-      found[text_at(*each, {"hostPath", "path"})] = mounts[text_at(*each, {"name"})];
+      problems[text_at(*each, {"hostPath", "path"})] = mounts[text_at(*each, {"name"})];
     }
   }
-  EXPECT_EQ(found, paths);
+  EXPECT_EQ(problems, paths);
 }
 
 void overlay::updates_one_node_at_a_time() const {
@@ -337,12 +337,12 @@ void overlay::probes_use_listening_port() const {
 
 void overlay::uses_image_of_make_image() const {
   const std::string version = source_file("CMakeLists.txt");
-  std::smatch found;
-  ASSERT_TRUE(std::regex_search(version, found, std::regex(R"(VERSION (\d+\.\d+\.\d+) LANG)")));
+  std::smatch problems;
+  ASSERT_TRUE(std::regex_search(version, problems, std::regex(R"(VERSION (\d+\.\d+\.\d+) LANG)")));
   for (const char* const name : {"gpushmd", "gpushm-brokerd"}) {
     for (const char* const list : {"initContainers", "containers"}) {
       for (const gpushm::yaml::node* each : elements(find(pod(name), {list}))) {
-        EXPECT_EQ(text_at(*each, {"image"}), "localhost/gpushm:" + found[1].str());
+        EXPECT_EQ(text_at(*each, {"image"}), "localhost/gpushm:" + problems[1].str());
       }
     }
   }
@@ -400,22 +400,22 @@ struct documented {
 /// The tables of docs/kubernetes.md, "Settings".
 documented documented_settings(const std::string& title = "## Settings") {
   const std::string text = section(source_file("docs/kubernetes.md"), title);
-  documented found;
+  documented problems;
   const std::regex row(R"(\| `(--[a-z-]+)[^`]*` \| `([A-Z_]+)` \|)");
   for (std::sregex_iterator at(text.begin(), text.end(), row); at != std::sregex_iterator(); ++at) {
-    found.flags.insert((*at)[1]);
-    found.variables.insert((*at)[2]);
+    problems.flags.insert((*at)[1]);
+    problems.variables.insert((*at)[2]);
   }
-  return found;
+  return problems;
 }
 
 std::set<std::string> all_matches(const std::string& text, const std::regex& pattern) {
-  std::set<std::string> found;
+  std::set<std::string> problems;
   for (std::sregex_iterator at(text.begin(), text.end(), pattern); at != std::sregex_iterator();
        ++at) {
-    found.insert((*at)[1]);
+    problems.insert((*at)[1]);
   }
-  return found;
+  return problems;
 }
 
 void overlay::uses_only_existing_settings() const {
@@ -563,15 +563,16 @@ void overlay::next_broker_takes_over() const {
 }
 
 /// At these keys; 0 if there is none.
-int number_at(const gpushm::yaml::node& from, std::initializer_list<std::string_view> keys) {
-  const std::string text = text_at(from, keys);
+int number_at(const gpushm::yaml::node& node, std::initializer_list<std::string_view> keys) {
+  const std::string text = text_at(node, keys);
   return text.empty() ? 0 : std::stoi(text);
 }
 
 /// The argument after this one, in seconds; -1 if there is none.
 int seconds_after(const strings& arguments, const std::string& option) {
-  const auto found = std::find(arguments.begin(), arguments.end(), option);
-  return found == arguments.end() || found + 1 == arguments.end() ? -1 : std::stoi(found[1]);
+  const auto problems = std::find(arguments.begin(), arguments.end(), option);
+  return problems == arguments.end() || problems + 1 == arguments.end() ? -1
+                                                                        : std::stoi(problems[1]);
 }
 
 /// The DaemonSet controller deletes an old pod that is not ready, whatever the new one does. So the
@@ -621,14 +622,14 @@ void overlay::probes_cost_little() const {
 }
 
 void overlay::admits_only_scrapers() const {
-  const auto labels_of = [](const gpushm::yaml::node& from,
+  const auto labels_of = [](const gpushm::yaml::node& node,
                             std::initializer_list<std::string_view> keys) {
-    std::map<std::string, std::string> found;
-    const gpushm::yaml::node* const labels = find(from, keys);
+    std::map<std::string, std::string> problems;
+    const gpushm::yaml::node* const labels = find(node, keys);
     for (const std::string& key : keys_of(labels)) {
-      found[key] = text_at(*labels, {key});
+      problems[key] = text_at(*labels, {key});
     }
-    return found;
+    return problems;
   };
   for (const char* const name : {"gpushmd", "gpushm-brokerd"}) {
     const gpushm::yaml::node& policy = object(objects_, "NetworkPolicy", name).root();
@@ -690,10 +691,10 @@ TEST_F(source_tree, all_broker_settings_are_documented) {
   gpushm_testing::spawn_options options;
   options.argv = {gpushm_testing::own_program("gpushm-brokerd"), "--help"};
   const std::string help = gpushm_testing::run_program(options).out;
-  documented found = documented_settings("## Settings of the broker");
-  found.flags.insert({"--help", "--version"});
-  EXPECT_EQ(all_matches(help, std::regex("(?:^|[\\s,])(--[a-z][a-z-]+)")), found.flags);
-  EXPECT_EQ(all_matches(help, std::regex(R"(\(Env:([A-Z_]+)\))")), found.variables);
+  documented problems = documented_settings("## Settings of the broker");
+  problems.flags.insert({"--help", "--version"});
+  EXPECT_EQ(all_matches(help, std::regex("(?:^|[\\s,])(--[a-z][a-z-]+)")), problems.flags);
+  EXPECT_EQ(all_matches(help, std::regex(R"(\(Env:([A-Z_]+)\))")), problems.variables);
 }
 
 TEST_F(source_tree, all_agent_settings_are_documented) {
@@ -704,22 +705,22 @@ TEST_F(source_tree, all_agent_settings_are_documented) {
   gpushm_testing::spawn_options options;
   options.argv = {*program, "--help"};
   const std::string help = gpushm_testing::run_program(options).out;
-  documented found = documented_settings();
-  found.flags.insert({"--help", "--version"});
-  EXPECT_EQ(all_matches(help, std::regex("(?:^|[\\s,])(--[a-z][a-z-]+)")), found.flags);
-  EXPECT_EQ(all_matches(help, std::regex(R"(\(\$([A-Z_]+)\))")), found.variables);
+  documented problems = documented_settings();
+  problems.flags.insert({"--help", "--version"});
+  EXPECT_EQ(all_matches(help, std::regex("(?:^|[\\s,])(--[a-z][a-z-]+)")), problems.flags);
+  EXPECT_EQ(all_matches(help, std::regex(R"(\(\$([A-Z_]+)\))")), problems.variables);
 }
 
 TEST_F(source_tree, all_permissions_are_documented) {
   const std::string text = section(source_file("docs/kubernetes.md"), "## Permissions");
-  permissions found;
+  permissions problems;
   const std::regex row(R"(\| ((?:`[a-z]+`,? )+)`([a-z]+)` \|)");
   for (std::sregex_iterator at(text.begin(), text.end(), row); at != std::sregex_iterator(); ++at) {
     const std::string resource = (*at)[2];
-    found[(resource == "nodes" ? "/" : "resource.k8s.io/") + resource] =
+    problems[(resource == "nodes" ? "/" : "resource.k8s.io/") + resource] =
         all_matches((*at)[1], std::regex("`([a-z]+)`"));
   }
-  EXPECT_EQ(found, needed);
+  EXPECT_EQ(problems, needed);
 }
 
 // Some versions of kubectl read an unquoted `on` as a string, others as a boolean, so the files
@@ -736,13 +737,13 @@ TEST_F(source_tree, files_match_schema) {
       }
       ++files;
       for (const manifest& each : read_manifests(source_file(file), file)) {
-        auto found = known.check(each);
-        found.erase(
-            std::remove_if(found.begin(),
-                           found.end(),
+        auto problems = known.check(each);
+        problems.erase(
+            std::remove_if(problems.begin(),
+                           problems.end(),
                            [](const std::string& line) { return line.ends_with(" is missing"); }),
-            found.end());
-        EXPECT_THAT(found, IsEmpty());
+            problems.end());
+        EXPECT_THAT(problems, IsEmpty());
       }
     }
   }

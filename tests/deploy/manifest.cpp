@@ -15,7 +15,7 @@ std::string manifest::place(const gpushm::yaml::node& node) const {
 
 namespace {
 
-void add(std::vector<manifest>& all,
+void add(std::vector<manifest>& manifests,
          const std::string& text,
          const std::string& file,
          int lines_before) {
@@ -39,13 +39,13 @@ void add(std::vector<manifest>& all,
     throw std::runtime_error(created.place(created.root()) +
                              ": no apiVersion, kind or metadata.name");
   }
-  all.push_back(std::move(created));
+  manifests.push_back(std::move(created));
 }
 
 }  // namespace
 
 std::vector<manifest> read_manifests(const std::string& text, const std::string& file) {
-  std::vector<manifest> all;
+  std::vector<manifest> manifests;
   std::istringstream lines(text);
   std::string document;
   int number = 0;
@@ -53,20 +53,20 @@ std::vector<manifest> read_manifests(const std::string& text, const std::string&
   for (std::string line; std::getline(lines, line);) {
     ++number;
     if (line == "---") {
-      add(all, document, file, first);
+      add(manifests, document, file, first);
       document.clear();
       first = number;
     } else {
       document.append(line).append("\n");
     }
   }
-  add(all, document, file, first);
-  return all;
+  add(manifests, document, file, first);
+  return manifests;
 }
 
-const gpushm::yaml::node* find(const gpushm::yaml::node& from,
+const gpushm::yaml::node* find(const gpushm::yaml::node& node,
                                std::initializer_list<std::string_view> keys) {
-  const gpushm::yaml::node* at = &followed(from);
+  const gpushm::yaml::node* at = &followed(node);
   for (const std::string_view key : keys) {
     const gpushm::yaml::node* next = nullptr;
     if (at->is == shape::mapping) {
@@ -84,19 +84,19 @@ const gpushm::yaml::node* find(const gpushm::yaml::node& from,
   return at;
 }
 
-std::string text_at(const gpushm::yaml::node& from, std::initializer_list<std::string_view> keys) {
-  const gpushm::yaml::node* found = find(from, keys);
+std::string text_at(const gpushm::yaml::node& node, std::initializer_list<std::string_view> keys) {
+  const gpushm::yaml::node* found = find(node, keys);
   return found != nullptr && found->is == shape::scalar ? found->value : std::string();
 }
 
 std::vector<const gpushm::yaml::node*> elements(const gpushm::yaml::node* list) {
-  std::vector<const gpushm::yaml::node*> found;
+  std::vector<const gpushm::yaml::node*> nodes;
   if (list != nullptr && list->is == shape::sequence) {
     for (const gpushm::yaml::node* each : list->children) {
-      found.push_back(&followed(*each));
+      nodes.push_back(&followed(*each));
     }
   }
-  return found;
+  return nodes;
 }
 
 std::vector<std::string> texts(const gpushm::yaml::node* list) {
@@ -108,13 +108,13 @@ std::vector<std::string> texts(const gpushm::yaml::node* list) {
 }
 
 std::vector<std::string> keys_of(const gpushm::yaml::node* mapping) {
-  std::vector<std::string> found;
+  std::vector<std::string> result;
   if (mapping != nullptr && mapping->is == shape::mapping) {
     for (std::size_t i = 0; i < mapping->children.size(); i += 2) {
-      found.push_back(followed(*mapping->children[i]).value);
+      result.push_back(followed(*mapping->children[i]).value);
     }
   }
-  return found;
+  return result;
 }
 
 const gpushm::yaml::node* pod_spec(const manifest& object) {

@@ -32,11 +32,11 @@ struct manifest {
 [[nodiscard]] std::vector<manifest> read_manifests(const std::string& text,
                                                    const std::string& file);
 
-/// The value below `from` at these keys; null if it does not exist.
-[[nodiscard]] const gpushm::yaml::node* find(const gpushm::yaml::node& from,
+/// The value below `node` at these keys; null if it does not exist.
+[[nodiscard]] const gpushm::yaml::node* find(const gpushm::yaml::node& node,
                                              std::initializer_list<std::string_view> keys);
 /// As `find`, as text; empty if it does not exist or is not a scalar.
-[[nodiscard]] std::string text_at(const gpushm::yaml::node& from,
+[[nodiscard]] std::string text_at(const gpushm::yaml::node& node,
                                   std::initializer_list<std::string_view> keys);
 /// The elements of a list; empty if it is null or not a list.
 [[nodiscard]] std::vector<const gpushm::yaml::node*> elements(const gpushm::yaml::node* list);

@@ -10,11 +10,11 @@ namespace {
 
 class checker {
  public:
-  checker(const manifest& object, std::vector<std::string>& found)
-      : object_(object), found_(found) {}
+  checker(const manifest& object, std::vector<std::string>& problems)
+      : object_(object), found_(problems) {}
 
-  void report(const gpushm::yaml::node& where, const std::string& what) {
-    found_.push_back(object_.place(where) + ": " + what);
+  void report(const gpushm::yaml::node& where, const std::string& problem) {
+    found_.push_back(object_.place(where) + ": " + problem);
   }
 
   void pod(const gpushm::yaml::node& spec) {
@@ -138,9 +138,9 @@ class checker {
 }  // namespace
 
 std::vector<std::string> not_restricted(const manifest& pod) {
-  std::vector<std::string> found;
-  checker(pod, found).pod(*pod_spec(pod));
-  return found;
+  std::vector<std::string> problems;
+  checker(pod, problems).pod(*pod_spec(pod));
+  return problems;
 }
 
 }  // namespace gpushm_tests

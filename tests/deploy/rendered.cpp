@@ -34,41 +34,41 @@ std::vector<manifest> rendered(const std::string& directory) {
 const manifest& object(const std::vector<manifest>& objects,
                        std::string_view kind,
                        std::string_view name) {
-  const auto found = std::find_if(objects.begin(), objects.end(), [&](const manifest& each) {
+  const auto match = std::find_if(objects.begin(), objects.end(), [&](const manifest& each) {
     return each.kind == kind && each.name == name;
   });
-  if (found == objects.end()) {
+  if (match == objects.end()) {
     throw std::runtime_error(std::string("no ").append(kind).append(" ").append(name));
   }
-  return *found;
+  return *match;
 }
 
 const manifest& only_object(const std::vector<manifest>& objects, std::string_view kind) {
-  const manifest* found = nullptr;
+  const manifest* match = nullptr;
   for (const manifest& each : objects) {
     if (each.kind == kind) {
-      if (found != nullptr) {
+      if (match != nullptr) {
         throw std::runtime_error(std::string("two objects of the kind ").append(kind));
       }
-      found = &each;
+      match = &each;
     }
   }
-  if (found == nullptr) {
+  if (match == nullptr) {
     throw std::runtime_error(std::string("no object of the kind ").append(kind));
   }
-  return *found;
+  return *match;
 }
 
 std::vector<std::string> kustomizations() {
   const fs::path root(GPUSHM_SOURCE_DIR);
-  std::vector<std::string> found;
+  std::vector<std::string> match;
   for (const auto& entry : fs::recursive_directory_iterator(root / "deploy")) {
     if (entry.path().filename() == "kustomization.yaml") {
-      found.push_back(entry.path().parent_path().lexically_relative(root).string());
+      match.push_back(entry.path().parent_path().lexically_relative(root).string());
     }
   }
-  std::sort(found.begin(), found.end());
-  return found;
+  std::sort(match.begin(), match.end());
+  return match;
 }
 
 }  // namespace gpushm_tests

@@ -47,23 +47,23 @@ std::string joined(const std::string& path, const std::string& key) {
 schema::schema(const std::string& text) : file_(json::parse(text)) {}
 
 std::vector<std::string> schema::check(const manifest& object) const {
-  std::vector<std::string> found;
+  std::vector<std::string> problems;
   const auto kind = file_.at("kinds").find(object.version + '/' + object.kind);
   if (kind == file_.at("kinds").end()) {
-    found.push_back(object.place(object.root()) + ": no schema of " + object.kind + " of " +
-                    object.version);
+    problems.push_back(object.place(object.root()) + ": no schema of " + object.kind + " of " +
+                       object.version);
   } else {
     const json wanted{{"$ref", *kind}};
-    check(object, object.root(), wanted, {}, found);
+    check(object, object.root(), wanted, {}, problems);
   }
-  return found;
+  return problems;
 }
 
 void schema::check(const manifest& object,
                    const gpushm::yaml::node& given,
                    const json& wanted,
                    const std::string& path,
-                   std::vector<std::string>& found) const {
+                   std::vector<std::string>& problems) const {
   const gpushm::yaml::node& value = followed(given);
   if (const auto reference = wanted.find("$ref"); reference != wanted.end()) {
     const auto& name = reference->get_ref<const std::string&>();
@@ -71,15 +71,15 @@ void schema::check(const manifest& object,
     if (name == quantity) {
       definition["format"] = "int-or-string";
     }
-    check(object, value, definition, path, found);
+    check(object, value, definition, path, problems);
     return;
   }
   const std::string type = wanted.value("type", "object");
   const auto mismatch = [&](const std::string& is) {
-    found.push_back(object.place(value) + ": " + path + " must be " + type + ", not " + is);
+    problems.push_back(object.place(value) + ": " + path + " must be " + type + ", not " + is);
   };
   if (type == "object") {
-    check_object(object, value, wanted, path, found);
+    check_object(object, value, wanted, path, problems);
   } else if (type == "array") {
     if (value.is != shape::sequence) {
       mismatch("something else");
@@ -88,7 +88,7 @@ void schema::check(const manifest& object,
     for (std::size_t i = 0; i < value.children.size(); ++i) {
       std::string element = path;
       element.append("[").append(std::to_string(i)).append("]");
-      check(object, *value.children[i], wanted.at("items"), element, found);
+      check(object, *value.children[i], wanted.at("items"), element, problems);
     }
   } else if (value.is != shape::scalar) {
     mismatch("a list or an object");
@@ -104,9 +104,9 @@ void schema::check_object(const manifest& object,
                           const gpushm::yaml::node& value,
                           const json& wanted,
                           const std::string& path,
-                          std::vector<std::string>& found) const {
+                          std::vector<std::string>& problems) const {
   if (value.is != shape::mapping) {
-    found.push_back(object.place(value) + ": " + path + " must be object, not something else");
+    problems.push_back(object.place(value) + ": " + path + " must be object, not something else");
     return;
   }
   const auto properties = wanted.find("properties");
@@ -117,20 +117,20 @@ void schema::check_object(const manifest& object,
     const gpushm::yaml::node& inner = *value.children[i + 1];
     const std::string inner_path = joined(path, key.value);
     if (!seen.insert(key.value).second) {
-      found.push_back(object.place(key) + ": " + inner_path + " is duplicated");
+      problems.push_back(object.place(key) + ": " + inner_path + " is duplicated");
     }
     if (properties != wanted.end() && properties->contains(key.value)) {
-      check(object, inner, properties->at(key.value), inner_path, found);
+      check(object, inner, properties->at(key.value), inner_path, problems);
     } else if (others != wanted.end()) {
-      check(object, inner, *others, inner_path, found);
+      check(object, inner, *others, inner_path, problems);
     } else if (properties != wanted.end()) {
-      found.push_back(object.place(key) + ": " + inner_path + " is not a field");
+      problems.push_back(object.place(key) + ": " + inner_path + " is not a field");
     }
   }
   for (const json& required : wanted.value("required", json::array())) {
     if (seen.count(required.get<std::string>()) == 0) {
-      found.push_back(object.place(value) + ": " + joined(path, required.get<std::string>()) +
-                      " is missing");
+      problems.push_back(object.place(value) + ": " + joined(path, required.get<std::string>()) +
+                         " is missing");
     }
   }
 }

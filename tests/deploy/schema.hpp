@@ -29,12 +29,12 @@ class schema {
              const gpushm::yaml::node& value,
              const nlohmann::json& wanted,
              const std::string& path,
-             std::vector<std::string>& found) const;
+             std::vector<std::string>& problems) const;
   void check_object(const manifest& object,
                     const gpushm::yaml::node& value,
                     const nlohmann::json& wanted,
                     const std::string& path,
-                    std::vector<std::string>& found) const;
+                    std::vector<std::string>& problems) const;
 
   nlohmann::json file_;
 };

@@ -32,12 +32,12 @@ manifest one(const std::string& text) {
   return read_manifests(text, "x.yaml").at(0);
 }
 
-/// The pod above, with the first `from` replaced by `to`.
-manifest changed(const std::string& from, const std::string& to) {
+/// The pod above, with the first `from` replaced by `out`.
+manifest changed(const std::string& from, const std::string& out) {
   std::string text = restricted_pod;
   const auto at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
-  return one(text.replace(at, from.size(), to));
+  return one(text.replace(at, from.size(), out));
 }
 
 class schemas : public testing::Test {
@@ -117,10 +117,10 @@ TEST_F(schemas, unknown_kinds_are_reported) {
 }
 
 TEST(manifests, have_positions_in_the_file) {
-  const auto found = read_manifests(
+  const auto manifests = read_manifests(
       "---\n# nothing\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: n}\n", "x.yaml");
-  ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found[0].place(*find(found[0].root(), {"metadata", "name"})), "x.yaml:6:18");
+  ASSERT_EQ(manifests.size(), 1U);
+  EXPECT_EQ(manifests[0].place(*find(manifests[0].root(), {"metadata", "name"})), "x.yaml:6:18");
   EXPECT_THROW((void)read_manifests("kind: Pod\n", "x.yaml"), std::runtime_error);
   EXPECT_THROW((void)read_manifests("a: [\n", "x.yaml"), std::runtime_error);
 }
@@ -136,9 +136,9 @@ void PrintTo(const refused& value, std::ostream* to) {
 class pod_security : public testing::TestWithParam<refused> {};
 
 TEST_P(pod_security, violation_is_reported) {
-  const auto found = not_restricted(changed(GetParam().from, GetParam().to));
-  ASSERT_EQ(found.size(), 1U) << testing::PrintToString(found);
-  EXPECT_EQ(found[0].substr(found[0].find(": ") + 2), GetParam().what);
+  const auto manifests = not_restricted(changed(GetParam().from, GetParam().to));
+  ASSERT_EQ(manifests.size(), 1U) << testing::PrintToString(manifests);
+  EXPECT_EQ(manifests[0].substr(manifests[0].find(": ") + 2), GetParam().what);
 }
 
 INSTANTIATE_TEST_SUITE_P(

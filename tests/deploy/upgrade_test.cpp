@@ -43,8 +43,8 @@ using pod = fake_daemon_set::pod;
 
 constexpr std::chrono::seconds patience{60};
 
-int seconds_at(const node& from, std::initializer_list<std::string_view> keys) {
-  return std::stoi(text_at(from, keys));
+int seconds_at(const node& node, std::initializer_list<std::string_view> keys) {
+  return std::stoi(text_at(node, keys));
 }
 
 /// A thread stops when it runs for the next time, so a busy machine needs a while for SIGSTOP.

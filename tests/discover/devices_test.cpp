@@ -55,16 +55,16 @@ std::vector<gpu_entry> three_gpus() {
 }
 
 TEST(select_devices, accepts_numbers_uuids_and_instances) {
-  const auto all = three_gpus();
-  EXPECT_EQ(select_devices(all, {}), all);
-  EXPECT_EQ(select_devices(all, {"2"}), (std::vector<gpu_entry>{all[2]}));
-  EXPECT_EQ(select_devices(all, {all[2].uuid, "0"}), (std::vector<gpu_entry>{all[0], all[2]}));
-  EXPECT_EQ(select_devices(all, {"1"}), (std::vector<gpu_entry>{all[1]}));
-  gpu_entry part = all[1];
-  part.instances = {all[1].instances[1]};
-  EXPECT_EQ(select_devices(all, {"1:3"}), (std::vector<gpu_entry>{part}));
-  EXPECT_EQ(select_devices(all, {"MIG-b"}), (std::vector<gpu_entry>{part}));
-  EXPECT_EQ(select_devices(all, {"MIG-b", "1"}), (std::vector<gpu_entry>{all[1]}));
+  const auto gpus = three_gpus();
+  EXPECT_EQ(select_devices(gpus, {}), gpus);
+  EXPECT_EQ(select_devices(gpus, {"2"}), (std::vector<gpu_entry>{gpus[2]}));
+  EXPECT_EQ(select_devices(gpus, {gpus[2].uuid, "0"}), (std::vector<gpu_entry>{gpus[0], gpus[2]}));
+  EXPECT_EQ(select_devices(gpus, {"1"}), (std::vector<gpu_entry>{gpus[1]}));
+  gpu_entry part = gpus[1];
+  part.instances = {gpus[1].instances[1]};
+  EXPECT_EQ(select_devices(gpus, {"1:3"}), (std::vector<gpu_entry>{part}));
+  EXPECT_EQ(select_devices(gpus, {"MIG-b"}), (std::vector<gpu_entry>{part}));
+  EXPECT_EQ(select_devices(gpus, {"MIG-b", "1"}), (std::vector<gpu_entry>{gpus[1]}));
 }
 
 TEST(select_devices, unknown_device_is_rejected_with_available_list) {
@@ -114,9 +114,9 @@ class discover_devices : public ::testing::Test {
     }
     return all;
   }
-  static std::vector<std::string> paths(const cdi::device& of) {
+  static std::vector<std::string> paths(const cdi::device& device) {
     std::vector<std::string> all;
-    for (const cdi::device_node& each : of.changes.device_nodes) {
+    for (const cdi::device_node& each : device.changes.device_nodes) {
       all.push_back(each.path);
     }
     return all;
@@ -142,13 +142,13 @@ TEST_F(discover_devices, names_and_versions_follow_the_options) {
 TEST_F(discover_devices, node_of_this_machine_has_no_host_path) {
   node("nvidia0");
   const auto created = make({gpu_at(0)});
-  const auto& found = created.content.devices.at(0).changes.device_nodes.at(0);
-  EXPECT_EQ(found.path, "/dev/nvidia0");
-  EXPECT_EQ(found.host_path, root_ / "dev/nvidia0");
-  EXPECT_EQ(found.major, 0);
-  EXPECT_EQ(found.minor, 0);
-  EXPECT_EQ(found.file_mode, std::nullopt);
-  EXPECT_EQ(found.gid, std::nullopt);
+  const auto& node = created.content.devices.at(0).changes.device_nodes.at(0);
+  EXPECT_EQ(node.path, "/dev/nvidia0");
+  EXPECT_EQ(node.host_path, root_ / "dev/nvidia0");
+  EXPECT_EQ(node.major, 0);
+  EXPECT_EQ(node.minor, 0);
+  EXPECT_EQ(node.file_mode, std::nullopt);
+  EXPECT_EQ(node.gid, std::nullopt);
 
   // /dev/null is a character device everywhere.
   const node_finder own("/", "/sys", {});

@@ -145,16 +145,17 @@ TEST_F(discover_files, other_architectures_and_versions_are_ignored) {
   library("/usr/lib64/libnvidia-ml.so.535.1.2", "libnvidia-ml.so.1");
   library("/usr/lib64/libGLX_nvidia.so.550.54.15", "libGLX_nvidia.so.0", 32);
   std::vector<std::string> folders;
-  const auto found = find_libraries(view(), find_driver(view(), {}), folders);
-  ASSERT_EQ(found.mounts.size(), 1U);
-  EXPECT_EQ(found.mounts[0].host_path, root_ / "usr/lib64/libcuda.so.550.54.15");
-  EXPECT_EQ(found.mounts[0].container_path, "/usr/lib64/libcuda.so.550.54.15");
-  EXPECT_THAT(found.mounts[0].options, ElementsAre("ro", "nosuid", "nodev", "rbind", "rprivate"));
-  EXPECT_THAT(found.links,
+  const auto libraries = find_libraries(view(), find_driver(view(), {}), folders);
+  ASSERT_EQ(libraries.mounts.size(), 1U);
+  EXPECT_EQ(libraries.mounts[0].host_path, root_ / "usr/lib64/libcuda.so.550.54.15");
+  EXPECT_EQ(libraries.mounts[0].container_path, "/usr/lib64/libcuda.so.550.54.15");
+  EXPECT_THAT(libraries.mounts[0].options,
+              ElementsAre("ro", "nosuid", "nodev", "rbind", "rprivate"));
+  EXPECT_THAT(libraries.links,
               ElementsAre("libcuda.so.550.54.15::/usr/lib64/libcuda.so.1",
                           "libcuda.so.1::/usr/lib64/libcuda.so"));
   EXPECT_THAT(folders, ElementsAre("/usr/lib64"));
-  EXPECT_THAT(found.found, ElementsAre("1 library in /usr/lib64"));
+  EXPECT_THAT(libraries.found, ElementsAre("1 library in /usr/lib64"));
 }
 
 TEST_F(discover_files, link_out_of_root_mounts_no_host_file) {
@@ -189,9 +190,10 @@ class discover_mps : public discover_files {
   }
   /// The reason for the omission, without the test's directories.
   [[nodiscard]] std::string why_not(const std::string& where = default_mps_directory) const {
-    const auto found = find(where);
-    EXPECT_THAT(found.mounts, IsEmpty());
-    std::string text = found.incomplete.empty() ? std::string("absent") : found.incomplete.front();
+    const auto findings = find(where);
+    EXPECT_THAT(findings.mounts, IsEmpty());
+    std::string text =
+        findings.incomplete.empty() ? std::string("absent") : findings.incomplete.front();
     for (auto at = text.find(root_.path()); at != std::string::npos; at = text.find(root_.path())) {
       text.erase(at, root_.path().size());
     }
@@ -298,12 +300,12 @@ TEST_F(discover_files, writable_parents_are_reported) {
 TEST_F(discover_files, programs_must_be_executable) {
   put_file(root_ / "usr/bin/nvidia-smi", "", 0644);
   put_file(root_ / "opt/nvidia/bin/nvidia-imex", "", 0755);
-  const auto found = find_programs(view());
-  ASSERT_EQ(found.mounts.size(), 1U);
-  EXPECT_EQ(found.mounts[0].container_path, "/usr/bin/nvidia-imex");
-  ASSERT_EQ(found.missing.size(), 1U);
-  EXPECT_THAT(found.missing[0].names, Contains("nvidia-smi"));
-  EXPECT_THAT(found.missing[0].names, Not(Contains("nvidia-imex")));
+  const auto programs = find_programs(view());
+  ASSERT_EQ(programs.mounts.size(), 1U);
+  EXPECT_EQ(programs.mounts[0].container_path, "/usr/bin/nvidia-imex");
+  ASSERT_EQ(programs.missing.size(), 1U);
+  EXPECT_THAT(programs.missing[0].names, Contains("nvidia-smi"));
+  EXPECT_THAT(programs.missing[0].names, Not(Contains("nvidia-imex")));
 }
 
 TEST_F(discover_files, firmware_path_of_kernel_is_searched) {

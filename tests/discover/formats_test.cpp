@@ -177,12 +177,12 @@ TEST(ld_cache, other_architectures_and_relative_paths_are_skipped) {
 
 TEST(ld_cache, one_of_x86_64_and_aarch64_entries_is_native) {
   std::string cache = ld_cache_file({"/usr/lib/libcuda.so.1"}, false);
-  std::size_t found = 0;
+  std::size_t native = 0;
   for (const char architecture : {'\x03', '\x0a'}) {  // FLAG_X8664_LIB64, FLAG_AARCH64_LIB64
     cache[48 + 1] = architecture;
-    found += cache_of(cache)->size();
+    native += cache_of(cache)->size();
   }
-  EXPECT_EQ(found, 1U);
+  EXPECT_EQ(native, 1U);
 }
 
 TEST(ld_cache, other_bytes_are_rejected) {

@@ -72,15 +72,15 @@ class discover_vendors : public ::testing::Test {
   }
   /// The paths of the nodes of a device in the container; empty if there is no such device.
   static strings nodes(const generated& created, const std::string& name) {
-    strings all;
+    strings strings;
     for (const cdi::device& each : created.content.devices) {
       for (const cdi::device_node& node : each.changes.device_nodes) {
         if (each.name == name) {
-          all.push_back(node.path);
+          strings.push_back(node.path);
         }
       }
     }
-    return all;
+    return strings;
   }
   static cdi::edits edits(const generated& created, const std::string& name) {
     for (const cdi::device& each : created.content.devices) {

@@ -299,15 +299,16 @@ TEST_F(docs, cpp_examples_are_compiled) {
 
 TEST_F(docs, threat_model_names_existing_tests) {
   const std::filesystem::path root(GPUSHM_SOURCE_DIR);
-  std::string all;
+  std::string sources;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root / "tests")) {
     if (entry.path().extension() == ".cpp") {
-      all += source_file(entry.path().lexically_relative(root).string());
+      sources += source_file(entry.path().lexically_relative(root).string());
     }
   }
   std::set<std::string> defined;
   const std::regex definition(R"(\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\))");
-  for (std::sregex_iterator at(all.begin(), all.end(), definition); at != std::sregex_iterator();
+  for (std::sregex_iterator at(sources.begin(), sources.end(), definition);
+       at != std::sregex_iterator();
        ++at) {
     defined.insert((*at)[1].str() + '.' + (*at)[2].str());
   }

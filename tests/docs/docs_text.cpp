@@ -45,15 +45,15 @@ std::string without_comments(const std::string& source) {
 /// Every match of `pattern` in `text`, as its groups from 1.
 std::vector<std::vector<std::string>> matches(const std::string& text, const std::string& pattern) {
   const std::regex expression(pattern);
-  std::vector<std::vector<std::string>> found;
+  std::vector<std::vector<std::string>> result;
   for (std::sregex_iterator at(text.begin(), text.end(), expression); at != std::sregex_iterator();
        ++at) {
-    found.emplace_back();
+    result.emplace_back();
     for (std::size_t i = 1; i < at->size(); ++i) {
-      found.back().push_back((*at)[i].str());
+      result.back().push_back((*at)[i].str());
     }
   }
-  return found;
+  return result;
 }
 
 std::string body_of(const std::string& source, const std::string& declaration) {
@@ -155,8 +155,8 @@ std::vector<std::string> code_blocks(const std::string& text, std::string_view l
 
 std::vector<std::string> local_links(const std::string& text) {
   std::vector<std::string> targets;
-  for (const auto& found : matches(text, R"(\]\(([^)\s]+)\))")) {
-    const std::string target = found.front().substr(0, found.front().find('#'));
+  for (const auto& link : matches(text, R"(\]\(([^)\s]+)\))")) {
+    const std::string target = link.front().substr(0, link.front().find('#'));
     if (!target.empty() && target.find("://") == std::string::npos) {
       targets.push_back(target);
     }
@@ -171,26 +171,26 @@ std::string value_in_c(const std::string& text) {
   if (!text.starts_with("GPUSHM_")) {
     return text;
   }
-  const auto found = matches(without_comments(source_file("include/gpushm/gpushm.h")),
-                             "\\b" + text + R"( = (\d+))");
-  if (found.size() != 1) {
+  const auto values = matches(without_comments(source_file("include/gpushm/gpushm.h")),
+                              "\\b" + text + R"( = (\d+))");
+  if (values.size() != 1) {
     throw std::runtime_error("gpushm.h has no value for " + text);
   }
-  return found.front().front();
+  return values.front().front();
 }
 
 }  // namespace
 
 std::vector<numbered_name> enumerators(const std::string& source, const std::string& name) {
-  std::vector<numbered_name> found;
+  std::vector<numbered_name> names;
   const std::string body = body_of(without_comments(source), "enum class " + name);
   for (const auto& each : matches(body, R"((\w+) = (\w+))")) {
-    found.emplace_back(number(value_in_c(each[1])), each[0]);
+    names.emplace_back(number(value_in_c(each[1])), each[0]);
   }
-  if (found.size() != matches(body, R"((\w+)\s*(=\s*\w+\s*)?(,|$))").size()) {
+  if (names.size() != matches(body, R"((\w+)\s*(=\s*\w+\s*)?(,|$))").size()) {
     throw std::runtime_error("an enumerator of " + name + " has no value");
   }
-  return found;
+  return names;
 }
 
 std::uint64_t number(std::string text) {

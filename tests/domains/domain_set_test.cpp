@@ -187,12 +187,12 @@ TEST_F(node_domains, readings_name_each_domain) {
   serving_domains brokers(options());
   brokers.open("claim-a");
   client a = connect("claim-a");
-  const auto all = brokers.read();
-  ASSERT_EQ(all.size(), 2U);
-  EXPECT_EQ(all[0].domain, "claim-a");
-  EXPECT_EQ(all[0].counted.connections, 1U);
-  EXPECT_EQ(all[1].domain, "default");
-  EXPECT_EQ(all[1].counted.connections, 0U);
+  const auto readings = brokers.read();
+  ASSERT_EQ(readings.size(), 2U);
+  EXPECT_EQ(readings[0].domain, "claim-a");
+  EXPECT_EQ(readings[0].counted.connections, 1U);
+  EXPECT_EQ(readings[1].domain, "default");
+  EXPECT_EQ(readings[1].counted.connections, 0U);
 }
 
 // ---- changes of the directories by pods and other processes ----

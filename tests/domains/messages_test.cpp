@@ -41,17 +41,17 @@ reading sample(const std::string& domain) {
   return result;
 }
 
-void expect_equal(const reading& one, const reading& other) {
-  EXPECT_EQ(one.domain, other.domain);
-  EXPECT_EQ(one.serving, other.serving);
-  EXPECT_EQ(one.open, other.open);
-  EXPECT_EQ(one.problem, other.problem);
-  EXPECT_EQ(one.handed_back, other.handed_back);
-  EXPECT_EQ(one.lost, other.lost);
-  EXPECT_EQ(one.freeing_bytes, other.freeing_bytes);
-  EXPECT_EQ(one.keeper, other.keeper);
-  const broker_statistics& a = one.counted;
-  const broker_statistics& b = other.counted;
+void expect_equal(const reading& left, const reading& right) {
+  EXPECT_EQ(left.domain, right.domain);
+  EXPECT_EQ(left.serving, right.serving);
+  EXPECT_EQ(left.open, right.open);
+  EXPECT_EQ(left.problem, right.problem);
+  EXPECT_EQ(left.handed_back, right.handed_back);
+  EXPECT_EQ(left.lost, right.lost);
+  EXPECT_EQ(left.freeing_bytes, right.freeing_bytes);
+  EXPECT_EQ(left.keeper, right.keeper);
+  const broker_statistics& a = left.counted;
+  const broker_statistics& b = right.counted;
   EXPECT_EQ(a.segments, b.segments);
   EXPECT_EQ(a.allocated_bytes, b.allocated_bytes);
   EXPECT_EQ(a.leases, b.leases);
@@ -173,23 +173,23 @@ TEST(private_messages, statistics_survive) {
   EXPECT_EQ(about.process, facts.process);
 
   // Also the largest one fits.
-  const domain_statistics all = largest_statistics();
-  const auto got = std::get<domain_statistics>(decode_reply(encode(reply(all))));
-  EXPECT_EQ(got.principals, all.principals);
+  const domain_statistics statistics = largest_statistics();
+  const auto got = std::get<domain_statistics>(decode_reply(encode(reply(statistics))));
+  EXPECT_EQ(got.principals, statistics.principals);
   EXPECT_EQ(got.others, 7U);
   ASSERT_EQ(got.budgets.size(), max_usages);
   EXPECT_EQ(got.budgets.back().resource, "gpu_bytes");
-  EXPECT_EQ(got.unheld, all.unheld);
-  EXPECT_EQ(got.fence_waits, all.fence_waits);
-  EXPECT_EQ(got.close_waits, all.close_waits);
+  EXPECT_EQ(got.unheld, statistics.unheld);
+  EXPECT_EQ(got.fence_waits, statistics.fence_waits);
+  EXPECT_EQ(got.close_waits, statistics.close_waits);
   EXPECT_EQ(got.channels, 10U);
   EXPECT_EQ(got.channel_items, 11U);
   EXPECT_EQ(got.channel_item_bytes, 12U);
-  EXPECT_EQ(got.import_latency, all.import_latency);
+  EXPECT_EQ(got.import_latency, statistics.import_latency);
   EXPECT_EQ(got.import_latency_sum_ns, 14U);
-  EXPECT_EQ(got.kinds, all.kinds);
-  EXPECT_EQ(got.refusals, all.refusals);
-  EXPECT_EQ(got.latencies, all.latencies);
+  EXPECT_EQ(got.kinds, statistics.kinds);
+  EXPECT_EQ(got.refusals, statistics.refusals);
+  EXPECT_EQ(got.latencies, statistics.latencies);
 }
 
 segment_page longest_page() {

@@ -41,9 +41,9 @@ class private_sockets : public ::testing::Test {
     service_.reset();
     domains_.reset();
   }
-  [[nodiscard]] static std::vector<std::string> names(const std::vector<reading>& of) {
+  [[nodiscard]] static std::vector<std::string> names(const std::vector<reading>& readings) {
     std::vector<std::string> result;
-    for (const reading& each : of) {
+    for (const reading& each : readings) {
       result.push_back(each.domain);
     }
     return result;
@@ -69,10 +69,10 @@ TEST_F(private_sockets, opens_reads_and_closes) {
   const std::string directory = client_.open("claim-a", 5s);
   EXPECT_EQ(directory, run_dir_ + "/d/claim-a");
   const auto member = client::connect({.socket_path = directory + "/socket"});
-  const auto all = client_.read(5s);
-  EXPECT_THAT(names(all), ::testing::ElementsAre("claim-a", "default"));
-  EXPECT_EQ(all[0].counted.connections, 1U);
-  EXPECT_TRUE(all[0].serving);
+  const auto readings = client_.read(5s);
+  EXPECT_THAT(names(readings), ::testing::ElementsAre("claim-a", "default"));
+  EXPECT_EQ(readings[0].counted.connections, 1U);
+  EXPECT_TRUE(readings[0].serving);
   client_.close("claim-a", 5s);
   EXPECT_FALSE(std::filesystem::exists(directory));
   EXPECT_THAT(names(client_.read(5s)), ::testing::ElementsAre("default"));
@@ -145,11 +145,11 @@ TEST_F(private_sockets, foreign_packets_get_an_error) {
 
 TEST_F(private_sockets, concurrent_calls_for_one_domain_agree) {
   start();
-  std::vector<std::future<std::string>> all;
+  std::vector<std::future<std::string>> sockets;
   for (int i = 0; i < 16; ++i) {
-    all.push_back(std::async(std::launch::async, [&] { return client_.open("claim-a", 20s); }));
+    sockets.push_back(std::async(std::launch::async, [&] { return client_.open("claim-a", 20s); }));
   }
-  for (auto& each : all) {
+  for (auto& each : sockets) {
     EXPECT_EQ(each.get(), run_dir_ + "/d/claim-a");
   }
   EXPECT_EQ(client_.read(5s).size(), 2U);

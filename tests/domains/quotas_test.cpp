@@ -120,9 +120,9 @@ class quotas_of_a_node : public ::testing::Test {
   [[nodiscard]] client connect(const std::string& domain = "default") const {
     return client::connect({.socket_path = run_dir_ + "/d/" + domain + "/socket"});
   }
-  static std::string create(client& by, const std::string& name, std::uint64_t size) {
+  static std::string create(client& client, const std::string& name, std::uint64_t size) {
     return error_of([&] {
-      by.create(name, {.size_bytes = size, .device = "host", .lifetime = lifetime::persistent})
+      client.create(name, {.size_bytes = size, .device = "host", .lifetime = lifetime::persistent})
           .publish();
     });
   }

@@ -48,17 +48,19 @@ const usage* budget_of(const std::vector<usage>& rows, const std::string& resour
   return at == rows.end() ? nullptr : &*at;
 }
 
-std::uint64_t refusals_of(const domain_statistics& from, const std::string& request, errc code) {
+std::uint64_t refusals_of(const domain_statistics& statistics,
+                          const std::string& request,
+                          errc code) {
   std::uint64_t count = 0;
-  for (const refusal_statistics& each : from.refusals) {
+  for (const refusal_statistics& each : statistics.refusals) {
     count += each.request == request && each.code == code ? each.count : 0;
   }
   return count;
 }
 
-std::uint64_t handled(const domain_statistics& from, const std::string& request) {
+std::uint64_t handled(const domain_statistics& statistics, const std::string& request) {
   std::uint64_t count = 0;
-  for (const request_latency& each : from.latencies) {
+  for (const request_latency& each : statistics.latencies) {
     if (each.request == request) {
       for (const std::uint64_t some : each.counts) {
         count += some;
@@ -70,7 +72,7 @@ std::uint64_t handled(const domain_statistics& from, const std::string& request)
 }
 
 /// However many principals there are, the rows add up to the domain.
-void expect_conserved(const domain_statistics& of) {
+void expect_conserved(const domain_statistics& statistics) {
   const struct {
     const char* resource;
     std::uint64_t principal_statistics::*value;
@@ -83,10 +85,10 @@ void expect_conserved(const domain_statistics& of) {
                  {"waiting_opens", &principal_statistics::waiting_opens}};
   for (const auto& each : columns) {
     std::uint64_t sum = 0;
-    for (const principal_statistics& row : of.principals) {
+    for (const principal_statistics& row : statistics.principals) {
       sum += row.*each.value;
     }
-    const usage* const whole = budget_of(of.budgets, each.resource);
+    const usage* const whole = budget_of(statistics.budgets, each.resource);
     ASSERT_NE(whole, nullptr) << each.resource;
     EXPECT_EQ(sum, whole->used) << each.resource;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of src/driver that need no driver: parsing, verdicts, selection.
+// The parts of src/gpu/driver that need no driver: parsing, verdicts, selection.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -15,19 +15,19 @@ namespace gpushm::driver {
 namespace {
 
 TEST(driver_information, reads_minor_and_uuid) {
-  const gpu_information found = parse_gpu_information(
+  const gpu_information information = parse_gpu_information(
       "Model: \t\t NVIDIA H200\nIRQ:   \t\t 42\n"
       "GPU UUID: \t GPU-01020304-0506-0708-090a-0b0c0d0e0f10\n"
       "Bus Location: \t 0000:18:00.0\nDevice Minor: \t 3\nGPU Excluded:\t No\n");
-  EXPECT_EQ(found.minor, 3);
-  EXPECT_EQ(found.uuid, "GPU-01020304-0506-0708-090a-0b0c0d0e0f10");
+  EXPECT_EQ(information.minor, 3);
+  EXPECT_EQ(information.uuid, "GPU-01020304-0506-0708-090a-0b0c0d0e0f10");
 }
 
 TEST(driver_information, omits_hidden_or_malformed) {
-  const gpu_information found = parse_gpu_information(
+  const gpu_information information = parse_gpu_information(
       "GPU UUID: \t GPU-\?\?\?\?\?\?\?\?-\?\?\?\?\nDevice Minor: \t x\nno colon");
-  EXPECT_EQ(found.minor, -1);
-  EXPECT_EQ(found.uuid, "");
+  EXPECT_EQ(information.minor, -1);
+  EXPECT_EQ(information.uuid, "");
   EXPECT_EQ(parse_gpu_information("Device Minor: -5").minor, -1);
   EXPECT_EQ(parse_gpu_information("").minor, -1);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// src/driver on the fake driver, and guarantees of the fake beyond the facts of the real one.
+// src/gpu/driver on the fake driver, and guarantees of the fake beyond the facts of the real one.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>

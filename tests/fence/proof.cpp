@@ -132,29 +132,29 @@ while True:
     tensor.add_(1)
 )py";
 
-child start_writer(const proof_case& what,
+child start_writer(const proof_case& proof,
                    const std::string& socket_path,
                    const std::string& name) {
   gpushm_testing::spawn_options options;
-  if (what.where == place::pid_namespace) {
+  if (proof.where == place::pid_namespace) {
     options.argv = {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"};
-  } else if (what.where == place::uid_1000) {
+  } else if (proof.where == place::uid_1000) {
     options.uid = options.gid = 1'000;
   }
   const std::vector<std::string> command =
-      what.torch != nullptr
+      proof.torch != nullptr
           ? std::vector<std::string>{"python3",
                                      "-c",
                                      torch_script,
                                      gpushm_testing::own_library("libgpushm_share_shim.so"),
                                      socket_path,
                                      name,
-                                     what.torch}
+                                     proof.torch}
           : std::vector<std::string>{gpushm_testing::own_program("gpushm_fence_proof"),
                                      "--writer",
                                      socket_path,
                                      name,
-                                     to_text(what.writer)};
+                                     to_text(proof.writer)};
   options.argv.insert(options.argv.end(), command.begin(), command.end());
   return child::start(options);
 }
@@ -162,8 +162,8 @@ child start_writer(const proof_case& what,
 /// Reads the first bytes of a segment in device memory.
 class memory_reader {
  public:
-  memory_reader(const gpushm::segment& of, const std::string& device)
-      : at_(reinterpret_cast<std::uintptr_t>(of.data())) {
+  memory_reader(const gpushm::segment& segment, const std::string& device)
+      : at_(reinterpret_cast<std::uintptr_t>(segment.data())) {
     check(cu_->cuCtxSetCurrent(gpushm::driver::primary_context(
               gpushm::driver::find_device(device).handle, "watch", {})),
           "cuCtxSetCurrent");
@@ -233,9 +233,9 @@ bool is_reported(gpushm::subscription& events) {
   return false;
 }
 
-proof_round run_round(const proof_case& what, const std::string& socket, unsigned number) {
-  const bool peer_writer = what.writer.shares == sharing::peer_writer;
-  const std::string device = what.writer.shares == sharing::peer_reader ? "1" : "0";
+proof_round run_round(const proof_case& proof, const std::string& socket, unsigned number) {
+  const bool peer_writer = proof.writer.shares == sharing::peer_writer;
+  const std::string device = proof.writer.shares == sharing::peer_reader ? "1" : "0";
   const std::string name = "fence-" + std::to_string(number);
   auto client = gpushm::client::connect({.socket_path = socket});
   auto events = client.subscribe(name);
@@ -244,7 +244,7 @@ proof_round run_round(const proof_case& what, const std::string& socket, unsigne
     memory = client.create(name, {.size_bytes = shared_bytes, .device = "0"});
     memory->publish();
   }
-  child writer = start_writer(what, socket, name);
+  child writer = start_writer(proof, socket, name);
   writer.wait_for_line("^ready$", seconds(120));
   if (!peer_writer) {
     memory = client.open(name, {.device = device});
@@ -267,7 +267,7 @@ proof_round run_round(const proof_case& what, const std::string& socket, unsigne
   bool reported = is_reported(events);
   result.reported_early = reported;
   writer.kill(SIGKILL);
-  bool child_lives = what.writer.leaves == offspring::cloned;
+  bool child_lives = proof.writer.leaves == offspring::cloned;
   while (!reported) {
     if (observation.read()) {
       result.last_change_ms = since_kill();
@@ -324,19 +324,19 @@ nlohmann::ordered_json summary(const std::string& name, const std::vector<proof_
           {"reported_too_early", early}};
 }
 
-int prove(const arguments& wanted) {
+int prove(const arguments& arguments) {
   if (const std::string why = why_no_gpu(); !why.empty()) {
     std::cout << "no CUDA driver: " << why << '\n';
     return 0;
   }
-  auto cases = all_cases(gpushm::driver::visible_gpus().size() > 1, wanted.torch);
-  std::erase_if(cases, [&](const proof_case& one) {
-    return (!wanted.only.empty() && std::none_of(wanted.only.begin(),
-                                                 wanted.only.end(),
-                                                 [&](const std::string& prefix) {
-                                                   return one.name.starts_with(prefix);
-                                                 })) ||
-           (one.where != place::plain && ::geteuid() != 0);
+  auto cases = all_cases(gpushm::driver::visible_gpus().size() > 1, arguments.torch);
+  std::erase_if(cases, [&](const proof_case& proof) {
+    return (!arguments.only.empty() && std::none_of(arguments.only.begin(),
+                                                    arguments.only.end(),
+                                                    [&](const std::string& prefix) {
+                                                      return proof.name.starts_with(prefix);
+                                                    })) ||
+           (proof.where != place::plain && ::geteuid() != 0);
   });
   if (cases.empty()) {
     throw std::runtime_error("no such case; --list shows them");
@@ -350,9 +350,9 @@ int prove(const arguments& wanted) {
     std::mutex mutex;  // protects `seen` and `failure`
     std::atomic<unsigned> next{0};
     std::vector<std::jthread> workers;
-    for (unsigned i = 0; i < wanted.jobs; ++i) {
+    for (unsigned i = 0; i < arguments.jobs; ++i) {
       workers.emplace_back([&] {
-        for (unsigned round = next++; round < wanted.rounds; round = next++) {
+        for (unsigned round = next++; round < arguments.rounds; round = next++) {
           const std::size_t which = round % cases.size();
           try {
             const auto summary = run_round(cases[which], folder / "socket", round);
@@ -361,7 +361,7 @@ int prove(const arguments& wanted) {
           } catch (const std::exception& why) {
             const std::scoped_lock lock(mutex);
             failure = cases[which].name + ": " + why.what();
-            next = wanted.rounds;
+            next = arguments.rounds;
           }
         }
       });
@@ -383,13 +383,13 @@ int prove(const arguments& wanted) {
     }
     done += seen[i].size();
     auto entry = summary(cases[i].name, seen[i]);
-    const auto text = [&](const char* of) {
+    const auto text = [&](const char* key) {
       std::array<char, 48> line{};
       std::snprintf(line.data(),
                     line.size(),
                     "%.1f..%.1f",
-                    entry[of]["min"].get<double>(),
-                    entry[of]["max"].get<double>());
+                    entry[key]["min"].get<double>(),
+                    entry[key]["max"].get<double>());
       return std::string(line.data());
     };
     const bool wrote = entry["wrote"] == seen[i].size();
@@ -408,8 +408,8 @@ int prove(const arguments& wanted) {
   }
   report["rounds"] = done;
   report["held"] = held;
-  if (!wanted.json.empty()) {
-    std::ofstream(wanted.json) << report.dump(1) << '\n';
+  if (!arguments.json.empty()) {
+    std::ofstream(arguments.json) << report.dump(1) << '\n';
   }
   if (!failure.empty()) {
     throw std::runtime_error(failure);

@@ -46,8 +46,8 @@ void print_line(const std::string& line) {
   static_cast<void>(!::write(STDOUT_FILENO, text.data(), text.size()));
 }
 
-void leave_child(offspring how, std::optional<std::uintptr_t> fake_target) {
-  const pid_t child = how == offspring::cloned
+void leave_child(offspring offspring, std::optional<std::uintptr_t> fake_target) {
+  const pid_t child = offspring == offspring::cloned
                           ? static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))
                           : ::fork();
   if (child < 0) {
@@ -59,7 +59,7 @@ void leave_child(offspring how, std::optional<std::uintptr_t> fake_target) {
   }
   ::setpgid(0, 0);  // the watcher kills its parent's process group
   ::alarm(60);      // in case the watcher dies
-  if (how == offspring::cloned && fake_target) {
+  if (offspring == offspring::cloned && fake_target) {
     write_forever(*fake_target);
   }
   for (;;) {

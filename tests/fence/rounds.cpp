@@ -27,37 +27,38 @@ namespace {
 using gpushm::fence_rounds::observation;
 
 /// Minimum, median and maximum of the values, and the number of missing ones.
-nlohmann::ordered_json spread(const std::vector<observation>& all,
+nlohmann::ordered_json spread(const std::vector<observation>& observations,
                               std::optional<double> observation::*of) {
   std::vector<double> values;
-  for (const observation& one : all) {
+  for (const observation& one : observations) {
     if (one.*of) {
       values.push_back(*(one.*of));
     }
   }
   const std::size_t seen = values.size();
   auto result = gpushm::fence_rounds::spread(std::move(values));
-  result["missing"] = all.size() - seen;
+  result["missing"] = observations.size() - seen;
   return result;
 }
 
-std::string text_of(const nlohmann::ordered_json& of) {
-  if (!of.contains("max")) {
+std::string text_of(const nlohmann::ordered_json& result) {
+  if (!result.contains("max")) {
     return "never";
   }
   std::array<char, 64> text{};
   std::snprintf(text.data(),
                 text.size(),
                 "%.1f..%.1f%s",
-                of["min"].get<double>(),
-                of["max"].get<double>(),
-                of["missing"].get<std::size_t>() == 0 ? "" : " (some never)");
+                result["min"].get<double>(),
+                result["max"].get<double>(),
+                result["missing"].get<std::size_t>() == 0 ? "" : " (some never)");
   return text.data();
 }
 
-bool is_one_of(const gpushm::fence_rounds::setting& what, const std::vector<std::string>& names) {
+bool is_one_of(const gpushm::fence_rounds::setting& setting,
+               const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return what.name == name || what.name.starts_with(name + "/");
+    return setting.name == name || setting.name.starts_with(name + "/");
   });
 }
 
@@ -82,8 +83,8 @@ int main(int argc, char** argv) try {
     return 0;
   }
   for (const std::string& name : wanted.only) {
-    if (std::none_of(settings.begin(), settings.end(), [&](const setting& one) {
-          return is_one_of(one, {name});
+    if (std::none_of(settings.begin(), settings.end(), [&](const setting& setting) {
+          return is_one_of(setting, {name});
         })) {
       throw std::runtime_error("no case " + name + "; --list shows them");
     }

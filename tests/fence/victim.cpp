@@ -65,15 +65,15 @@ CUmemGenericAllocationHandle make(const driver::cuda_driver& cu,
 
 /// This process's descriptors of the driver's nodes, exported memory included.
 std::vector<int> driver_files() {
-  std::vector<int> found;
+  std::vector<int> numbers;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code failure;
     const auto target = std::filesystem::read_symlink(entry.path(), failure);
     if (!failure && target.string().find("/nvidia") != std::string::npos) {
-      found.push_back(std::stoi(entry.path().filename()));
+      numbers.push_back(std::stoi(entry.path().filename()));
     }
   }
-  return found;
+  return numbers;
 }
 
 base::unique_fd own_pidfd() {
@@ -82,18 +82,18 @@ base::unique_fd own_pidfd() {
 }
 
 /// The body of a child.
-[[noreturn]] void run_child(holder how, int socket, int pidfd_to) {
+[[noreturn]] void run_child(holder holder, int socket, int pidfd_to) {
   ::alarm(60);  // in case the watcher dies
   const base::unique_fd self = own_pidfd();
   const int number = self.get();
   const std::array<std::byte, 1> packet{};
   static_cast<void>(transport::send_packet(pidfd_to, packet, std::span(&number, 1)));
   ::close(socket);
-  if (how == holder::child_execs) {
+  if (holder == holder::child_execs) {
     ::execl("/proc/self/exe", "fence-child", "--sleep", nullptr);
     ::_exit(9);
   }
-  if (how == holder::child_exits) {
+  if (holder == holder::child_exits) {
     ::usleep(300'000);
     std::exit(0);  // NOLINT(concurrency-mt-unsafe): as a program exits
   }
@@ -103,18 +103,18 @@ base::unique_fd own_pidfd() {
 }
 
 /// Forks a child and returns its pidfd. Runs the library's handlers or not (as vfork and clone).
-base::unique_fd start_child(holder how, int socket) {
+base::unique_fd start_child(holder holder, int socket) {
   std::array<int, 2> ends{};
   base::checked("run victim", {}, "socketpair", [&] {
     return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data());
   });
   const base::unique_fd near(ends[0]);
   const base::unique_fd far(ends[1]);
-  const pid_t child = how == holder::child
+  const pid_t child = holder == holder::child
                           ? static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))
                           : ::fork();
   if (child == 0) {
-    run_child(how, socket, far.get());
+    run_child(holder, socket, far.get());
   }
   std::array<std::byte, 1> buffer{};
   if (!transport::wait_readable(near.get(), std::chrono::seconds(20))) {
@@ -135,8 +135,8 @@ void become_unprivileged() {
   }
 }
 
-void send(int socket, const greeting& what, std::span<const int> files) {
-  if (transport::send_packet(socket, std::as_bytes(std::span(&what, 1)), files) !=
+void send(int socket, const greeting& greeting, std::span<const int> files) {
+  if (transport::send_packet(socket, std::as_bytes(std::span(&greeting, 1)), files) !=
       transport::send_result::sent) {
     throw std::runtime_error("the watcher has exited");
   }

@@ -101,15 +101,15 @@ struct watched {
   ::_exit(91);
 }
 
-void start(watched& one, const victim_options& options) {
+void start(watched& watched, const victim_options& options) {
   std::array<int, 2> ends{};
   base::checked("watch", {}, "socketpair", [&] {
     return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data());
   });
-  one.socket = base::unique_fd(ends[0]);
+  watched.socket = base::unique_fd(ends[0]);
   const base::unique_fd victim_end(ends[1]);
-  one.pid = ::fork();
-  if (one.pid == 0) {
+  watched.pid = ::fork();
+  if (watched.pid == 0) {
     if (options.pid_namespace == 0) {
       become_victim(options, victim_end.get());
     }
@@ -122,19 +122,19 @@ void start(watched& one, const victim_options& options) {
       become_victim(options, victim_end.get());
     }
     ::close(victim_end.get());
-    ::close(one.socket.get());
+    ::close(watched.socket.get());
     int status = 0;
     base::retry([&] { return ::waitpid(inner, &status, 0); });
     ::_exit(0);
   }
 }
 
-void greet(watched& one) {
+void greet(watched& watched) {
   std::vector<std::byte> buffer(sizeof(greeting));
-  if (!transport::wait_readable(one.socket.get(), start_time)) {
+  if (!transport::wait_readable(watched.socket.get(), start_time)) {
     throw std::runtime_error("a victim did not start in time");
   }
-  auto got = transport::receive_packet(one.socket.get(), buffer);
+  auto got = transport::receive_packet(watched.socket.get(), buffer);
   if (got.packet.size() != sizeof(greeting)) {
     throw std::runtime_error("a victim exited before it started");
   }
@@ -148,55 +148,56 @@ void greet(watched& one) {
   }
   auto next = got.descriptors.begin();
   const base::unique_fd memory = std::move(*next++);
-  one.pidfd = std::move(*next++);
-  one.life = std::move(*next++);
+  watched.pidfd = std::move(*next++);
+  watched.life = std::move(*next++);
   if (hello.has_child != 0) {
-    one.child = std::move(*next++);
+    watched.child = std::move(*next++);
   }
-  one.others.assign(std::make_move_iterator(next), std::make_move_iterator(got.descriptors.end()));
-  one.seen.files = hello.files;
+  watched.others.assign(std::make_move_iterator(next),
+                        std::make_move_iterator(got.descriptors.end()));
+  watched.seen.files = hello.files;
 
   const driver::cuda_driver& cu = driver::cuda_driver::instance();
   const CUdevice device = driver::visible_gpus()[0].handle;
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the interface of the driver
   void* const handle = reinterpret_cast<void*>(static_cast<std::intptr_t>(memory.get()));
   check(cu->cuMemImportFromShareableHandle(
-            &one.memory, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+            &watched.memory, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
         "cuMemImportFromShareableHandle");
-  check(cu->cuMemAddressReserve(&one.at, shared_bytes, 0, 0, 0), "cuMemAddressReserve");
-  check(cu->cuMemMap(one.at, shared_bytes, 0, one.memory, 0), "cuMemMap");
+  check(cu->cuMemAddressReserve(&watched.at, shared_bytes, 0, 0, 0), "cuMemAddressReserve");
+  check(cu->cuMemMap(watched.at, shared_bytes, 0, watched.memory, 0), "cuMemMap");
   CUmemAccessDesc access{};
   access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  check(cu->cuMemSetAccess(one.at, shared_bytes, &access, 1), "cuMemSetAccess");
+  check(cu->cuMemSetAccess(watched.at, shared_bytes, &access, 1), "cuMemSetAccess");
 }
 
-void release(watched& one) {
+void release(watched& watched) {
   const driver::cuda_driver& cu = driver::cuda_driver::instance();
-  if (one.at != 0) {
-    cu->cuMemUnmap(one.at, shared_bytes);
-    cu->cuMemAddressFree(one.at, shared_bytes);
-    cu->cuMemRelease(one.memory);
+  if (watched.at != 0) {
+    cu->cuMemUnmap(watched.at, shared_bytes);
+    cu->cuMemAddressFree(watched.at, shared_bytes);
+    cu->cuMemRelease(watched.memory);
   }
-  const auto kill = [](const base::unique_fd& of) {
-    if (of) {
-      ::syscall(SYS_pidfd_send_signal, of.get(), SIGKILL, nullptr, 0);
+  const auto kill = [](const base::unique_fd& file) {
+    if (file) {
+      ::syscall(SYS_pidfd_send_signal, file.get(), SIGKILL, nullptr, 0);
     }
   };
-  kill(one.pidfd);
-  kill(one.child);
-  if (one.pid > 0) {
-    gpushm::base::signal_process(one.pid, SIGKILL);
+  kill(watched.pidfd);
+  kill(watched.child);
+  if (watched.pid > 0) {
+    gpushm::base::signal_process(watched.pid, SIGKILL);
     int status = 0;
-    base::retry([&] { return ::waitpid(one.pid, &status, 0); });
+    base::retry([&] { return ::waitpid(watched.pid, &status, 0); });
   }
 }
 
 /// Records when sockets, pidfds and life pipes end, on a separate thread.
 class ends_watch {
  public:
-  explicit ends_watch(const std::vector<std::unique_ptr<watched>>& all) {
-    for (const auto& one : all) {
+  explicit ends_watch(const std::vector<std::unique_ptr<watched>>& watched) {
+    for (const auto& one : watched) {
       add(one->socket.get(), one->socket_end);
       add(one->pidfd.get(), one->pidfd_end);
       add(one->life.get(), one->life_end);
@@ -205,9 +206,9 @@ class ends_watch {
   }
 
  private:
-  void add(int fd, moment& of) {
+  void add(int fd, moment& moment) {
     entries_.push_back({fd, POLLIN, 0});
-    moments_.push_back(&of);
+    moments_.push_back(&moment);
   }
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
@@ -229,11 +230,11 @@ class ends_watch {
 
 class sweeper {
  public:
-  explicit sweeper(std::vector<std::unique_ptr<watched>>& all)
-      : all_(all), bytes_(all.size() > 8 ? 4'096 : watched_bytes) {
+  explicit sweeper(std::vector<std::unique_ptr<watched>>& watched)
+      : all_(watched), bytes_(watched.size() > 8 ? 4'096 : watched_bytes) {
     check(cu_->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     void* memory = nullptr;
-    check(cu_->cuMemHostAlloc(&memory, bytes_ * all.size(), 0), "cuMemHostAlloc");
+    check(cu_->cuMemHostAlloc(&memory, bytes_ * watched.size(), 0), "cuMemHostAlloc");
     buffer_ = static_cast<std::byte*>(memory);
   }
   sweeper(const sweeper&) = delete;
@@ -284,11 +285,11 @@ class sweeper {
   clock::time_point last_begin_;
 };
 
-void end(const watched& one, ending how) {
+void end(const watched& watched, ending ending) {
   const auto signal = [&](int number) {
-    ::syscall(SYS_pidfd_send_signal, one.pidfd.get(), number, nullptr, 0);
+    ::syscall(SYS_pidfd_send_signal, watched.pidfd.get(), number, nullptr, 0);
   };
-  switch (how) {
+  switch (ending) {
     case ending::killed:
       signal(SIGKILL);
       break;
@@ -298,7 +299,7 @@ void end(const watched& one, ending how) {
     case ending::exits:
     case ending::execs: {
       const std::array<std::byte, 2> go{};
-      static_cast<void>(transport::send_packet(one.socket.get(), go, {}));
+      static_cast<void>(transport::send_packet(watched.socket.get(), go, {}));
       break;
     }
   }
@@ -311,8 +312,8 @@ std::optional<double> since(clock::time_point from, std::optional<clock::time_po
   return std::chrono::duration<double, std::milli>(*at - from).count();
 }
 
-bool all_fenced(const std::vector<std::unique_ptr<watched>>& all) {
-  return std::all_of(all.begin(), all.end(), [](const auto& one) {
+bool all_fenced(const std::vector<std::unique_ptr<watched>>& watched) {
+  return std::all_of(watched.begin(), watched.end(), [](const auto& one) {
     return one->pidfd_end.get() && one->life_end.get();
   });
 }
@@ -350,7 +351,7 @@ victim_options from_text(const std::string& text) {
   return options;
 }
 
-std::vector<observation> run_round(const setting& what) {
+std::vector<observation> run_round(const setting& setting) {
   const driver::cuda_driver& cu = driver::cuda_driver::instance();
   check(cu->cuCtxSetCurrent(driver::primary_context(driver::visible_gpus()[0].handle, "watch", {})),
         "cuCtxSetCurrent");
@@ -362,31 +363,31 @@ std::vector<observation> run_round(const setting& what) {
       }
     }
   } round;
-  auto& all = round.all;
-  for (unsigned i = 0; i < what.victims; ++i) {
-    all.push_back(std::make_unique<watched>());
-    start(*all.back(), what.victim);
+  auto& victims = round.all;
+  for (unsigned i = 0; i < setting.victims; ++i) {
+    victims.push_back(std::make_unique<watched>());
+    start(*victims.back(), setting.victim);
   }
-  for (const auto& one : all) {
+  for (const auto& one : victims) {
     greet(*one);
   }
-  sweeper sweeping(all);
+  sweeper sweeping(victims);
   const auto begin = clock::now();
-  while (clock::now() - begin < (what.victims > 1 ? before_the_end_of_many : before_the_end)) {
+  while (clock::now() - begin < (setting.victims > 1 ? before_the_end_of_many : before_the_end)) {
     sweeping.sweep();
   }
   std::vector<std::uint64_t> changes;
-  for (const auto& one : all) {
+  for (const auto& one : victims) {
     changes.push_back(one->seen.changes_before);
   }
-  const ends_watch ends(all);
+  const ends_watch ends(victims);
   const auto ended = clock::now();
-  for (const auto& one : all) {
-    end(*one, what.victim.ends);
+  for (const auto& one : victims) {
+    end(*one, setting.victim.ends);
   }
-  const bool is_fenced = what.victim.ends != ending::execs;
-  const auto most = what.victims > 1 && is_fenced ? max_fence_time_of_many : max_fence_time;
-  while (!all_fenced(all) && clock::now() - ended < most) {
+  const bool is_fenced = setting.victim.ends != ending::execs;
+  const auto most = setting.victims > 1 && is_fenced ? max_fence_time_of_many : max_fence_time;
+  while (!all_fenced(victims) && clock::now() - ended < most) {
     sweeping.sweep();
   }
   const auto settled = clock::now() + settle;
@@ -395,8 +396,8 @@ std::vector<observation> run_round(const setting& what) {
   }
   std::vector<observation> result;
   std::optional<clock::time_point> children_killed;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    watched& one = *all[i];
+  for (std::size_t i = 0; i < victims.size(); ++i) {
+    watched& one = *victims[i];
     one.seen.last_change = since(ended, one.changed_by);
     one.changed_by.reset();
     if (one.child && !one.life_end.get()) {
@@ -410,8 +411,8 @@ std::vector<observation> run_round(const setting& what) {
       sweeping.sweep();
     }
   }
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    watched& one = *all[i];
+  for (std::size_t i = 0; i < victims.size(); ++i) {
+    watched& one = *victims[i];
     observation seen = one.seen;
     seen.changes_before = changes[i];
     seen.socket_end = since(ended, one.socket_end.get());

@@ -34,7 +34,7 @@ struct observation {
 };
 
 /// Runs one round. Throws std::runtime_error with the reason if a victim cannot run.
-[[nodiscard]] std::vector<observation> run_round(const setting& what);
+[[nodiscard]] std::vector<observation> run_round(const setting& setting);
 
 /// Returns why this process has no CUDA driver; empty if it has one. Call it in a separate process
 /// or before `run_round`: victims are executed, not forked with this process's context.

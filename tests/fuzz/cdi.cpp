@@ -13,10 +13,10 @@ namespace {
 
 namespace cdi = gpushm::cdi;
 
-void require_harmless(const gpushm::yaml::problem& found) {
-  GPUSHM_REQUIRE(!found.rule.empty() && !found.text.empty());
-  GPUSHM_REQUIRE(found.line >= 0 && (found.column > 0) == (found.line > 0));
-  for (const char c : gpushm::yaml::to_string(found)) {
+void require_harmless(const gpushm::yaml::problem& problem) {
+  GPUSHM_REQUIRE(!problem.rule.empty() && !problem.text.empty());
+  GPUSHM_REQUIRE(problem.line >= 0 && (problem.column > 0) == (problem.line > 0));
+  for (const char c : gpushm::yaml::to_string(problem)) {
     GPUSHM_REQUIRE(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f);
   }
 }

@@ -77,11 +77,11 @@ struct producer {
   page_memory memory;
   channel::producer_table table;
   std::vector<channel::producer_table::choice> acquired;
-  producer(const channel::producer_table::shape& of, const channel::table_view* previous)
-      : memory(channel::page_bytes(of.slots)),
+  producer(const channel::producer_table::shape& shape, const channel::table_view* previous)
+      : memory(channel::page_bytes(shape.slots)),
         table(previous == nullptr
-                  ? channel::producer_table(memory.page(), memory.table(), of)
-                  : channel::producer_table(memory.page(), memory.table(), of, *previous)) {}
+                  ? channel::producer_table(memory.page(), memory.table(), shape)
+                  : channel::producer_table(memory.page(), memory.table(), shape, *previous)) {}
   [[nodiscard]] std::optional<channel::table_view> view() const {
     return channel::table_view::of(memory.page(), memory.table(), memory.table_bytes());
   }
@@ -251,27 +251,27 @@ class world {
     return result;
   }
   void publish() {
-    const auto what = any_acquired();
-    if (!what) {
+    const auto claim = any_acquired();
+    if (!claim) {
       return;
     }
     const std::uint8_t how = steps_.byte();
     const std::array<std::byte, channel::max_metadata_bytes> metadata{};
     const std::uint64_t before = now().table.announced();
-    const std::uint64_t number = now().table.prepare(*what, std::span(metadata).first(how));
+    const std::uint64_t number = now().table.prepare(*claim, std::span(metadata).first(how));
     GPUSHM_REQUIRE(number == before + 1);
     if (how % 8 == 0) {
-      now().table.withdraw(*what);
-      now().acquired.push_back(*what);
+      now().table.withdraw(*claim);
+      now().acquired.push_back(*claim);
     } else {
       static_cast<void>(
           sync::timeline_writer(now().memory.page(), channel::published_timeline).signal(number));
     }
     if (how % 8 > 1) {
-      now().table.announce(*what);
+      now().table.announce(*claim);
       GPUSHM_REQUIRE(now().table.announced() == number);
     } else if (how % 8 == 1) {
-      now().acquired.push_back(*what);  // its CPU has stopped between the two
+      now().acquired.push_back(*claim);  // its CPU has stopped between the two
     }
   }
   void abandon() {

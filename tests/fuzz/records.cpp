@@ -16,16 +16,16 @@ namespace {
 using namespace gpushm;
 
 template <typename Kind>
-void check(Kind what, std::span<const std::byte> bytes) {
-  decltype(records::decode(what, bytes)) value;
+void check(Kind kind, std::span<const std::byte> bytes) {
+  decltype(records::decode(kind, bytes)) value;
   try {
-    value = records::decode(what, bytes);
+    value = records::decode(kind, bytes);
   } catch (const error& why) {
     GPUSHM_REQUIRE(why.code() == errc::invalid_argument);
     return;
   }
   records::encoder encoder;
-  GPUSHM_REQUIRE(records::decode(what, encoder.encode(value)) == value);
+  GPUSHM_REQUIRE(records::decode(kind, encoder.encode(value)) == value);
 }
 
 }  // namespace
@@ -34,14 +34,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) {
     return 0;
   }
-  const std::uint8_t what = data[0];
+  const std::uint8_t kind = data[0];
   const auto* first = reinterpret_cast<const std::byte*>(data);
   // A separate buffer: aligned as a journal's, and without slack after its end.
   const std::vector<std::byte> bytes(first + 1, first + size);
-  if (const auto name = records::name_of({what, 0, 0})) {
+  if (const auto name = records::name_of({kind, 0, 0})) {
     check(name->kind, bytes);
   } else {
-    check(static_cast<records::kind>(what), bytes);
+    check(static_cast<records::kind>(kind), bytes);
   }
   return 0;
 }

@@ -78,16 +78,18 @@ const descriptor_pool& pool() {
 }
 
 std::size_t open_descriptors() {
-  static std::array<pollfd, 512> all = [] {
+  static std::array<pollfd, 512> descriptors = [] {
     std::array<pollfd, 512> result{};
     for (std::size_t i = 0; i < result.size(); ++i) {
       result[i].fd = static_cast<int>(i);
     }
     return result;
   }();
-  GPUSHM_REQUIRE(::poll(all.data(), all.size(), 0) >= 0);
-  return static_cast<std::size_t>(std::count_if(
-      all.begin(), all.end(), [](const pollfd& entry) { return (entry.revents & POLLNVAL) == 0; }));
+  GPUSHM_REQUIRE(::poll(descriptors.data(), descriptors.size(), 0) >= 0);
+  return static_cast<std::size_t>(
+      std::count_if(descriptors.begin(), descriptors.end(), [](const pollfd& entry) {
+        return (entry.revents & POLLNVAL) == 0;
+      }));
 }
 
 class world final : public broker_detail::outbox {
@@ -148,13 +150,13 @@ class world final : public broker_detail::outbox {
                   std::uint64_t /*subscription*/) noexcept override {
     GPUSHM_REQUIRE(false);  // memory does not run out
   }
-  void send(broker_detail::session& to, broker_detail::prepared one) noexcept override {
-    if (one.empty()) {
+  void send(broker_detail::session& target, broker_detail::prepared prepared) noexcept override {
+    if (prepared.empty()) {
       return;
     }
-    const core::session_id session = to.number;
-    GPUSHM_REQUIRE(one.size() == 1);
-    broker_detail::outgoing& packet = one.front();
+    const core::session_id session = target.number;
+    GPUSHM_REQUIRE(prepared.size() == 1);
+    broker_detail::outgoing& packet = prepared.front();
     GPUSHM_REQUIRE(dropped_.count(session) == 0);
     const std::vector<std::byte> bytes = packet.encode();
     GPUSHM_REQUIRE(bytes.size() <= wire::max_packet_bytes);
@@ -169,16 +171,17 @@ class world final : public broker_detail::outbox {
       GPUSHM_REQUIRE(greeted->token != wire::session_token{});
       tokens_.push_back(greeted->token);
     }
-    const auto* found = std::get_if<wire::opened>(&message->body);
+    const auto* reply_opened = std::get_if<wire::opened>(&message->body);
     const auto* failed = std::get_if<wire::failure>(&message->body);
-    if (found != nullptr) {
-      GPUSHM_REQUIRE(packet.descriptors.size() == found->chunk_bytes.size());
-      GPUSHM_REQUIRE(found->segment.published && found->segment.state != segment_state::removed);
-      const bool bound = base::is_exporter_bound(found->segment.backend);
-      GPUSHM_REQUIRE(bound == !found->ticket.empty());
-      GPUSHM_REQUIRE(!bound || found->segment.lifetime == lifetime::leased);
+    if (reply_opened != nullptr) {
+      GPUSHM_REQUIRE(packet.descriptors.size() == reply_opened->chunk_bytes.size());
+      GPUSHM_REQUIRE(reply_opened->segment.published &&
+                     reply_opened->segment.state != segment_state::removed);
+      const bool bound = base::is_exporter_bound(reply_opened->segment.backend);
+      GPUSHM_REQUIRE(bound == !reply_opened->ticket.empty());
+      GPUSHM_REQUIRE(!bound || reply_opened->segment.lifetime == lifetime::leased);
       // Bound memory is opened only if its exporter has just confirmed this open.
-      const auto agreed = agreed_.find(found->segment.generation);
+      const auto agreed = agreed_.find(reply_opened->segment.generation);
       GPUSHM_REQUIRE(!bound || agreed != agreed_.end());
       if (bound) {
         agreed_.erase(agreed);
@@ -189,9 +192,9 @@ class world final : public broker_detail::outbox {
       GPUSHM_REQUIRE(message->id == 0);
       for (std::size_t i = 0; i < query->questions.size(); ++i) {
         const gpushm::generation generation = query->generations[i];
-        const auto* what = segment_of(session, generation);
-        GPUSHM_REQUIRE(what != nullptr && base::is_exporter_bound(what->backend));
-        GPUSHM_REQUIRE(what->creator_session == session && query->questions[i] != 0);
+        const auto* segment = segment_of(session, generation);
+        GPUSHM_REQUIRE(segment != nullptr && base::is_exporter_bound(segment->backend));
+        GPUSHM_REQUIRE(segment->creator_session == session && query->questions[i] != 0);
         // Only an exporter that has resumed gets a question again.
         const auto [at, is_new] = questions_.insert({query->questions[i], {session, generation}});
         GPUSHM_REQUIRE(is_new || at->second.first != session);
@@ -205,8 +208,8 @@ class world final : public broker_detail::outbox {
     if (const auto* more = std::get_if<wire::chunks>(&message->body)) {
       GPUSHM_REQUIRE(packet.descriptors.size() == more->chunk_bytes.size());
     }
-    if (message->id >= first_request && (found != nullptr || failed != nullptr)) {
-      const std::uint32_t index = found != nullptr ? found->index : failed->index;
+    if (message->id >= first_request && (reply_opened != nullptr || failed != nullptr)) {
+      const std::uint32_t index = reply_opened != nullptr ? reply_opened->index : failed->index;
       auto& pending = awaiting_reply_[session];
       if (opens_.count({session, message->id}) != 0) {
         const bool whole = failed != nullptr && pending.count({message->id, index}) == 0;
@@ -218,9 +221,9 @@ class world final : public broker_detail::outbox {
       GPUSHM_REQUIRE(!packet.on_event_lane);
       GPUSHM_REQUIRE(waits_.insert({session, message->id, later->index}).second);
     }
-    if (found != nullptr || (failed != nullptr && packet.on_event_lane)) {
+    if (reply_opened != nullptr || (failed != nullptr && packet.on_event_lane)) {
       // Late replies exactly for opens that were reported as waiting.
-      const std::uint32_t index = found != nullptr ? found->index : failed->index;
+      const std::uint32_t index = reply_opened != nullptr ? reply_opened->index : failed->index;
       GPUSHM_REQUIRE(packet.on_event_lane == (waits_.erase({session, message->id, index}) == 1));
     }
     if (std::holds_alternative<wire::cancelled>(message->body)) {
@@ -241,27 +244,27 @@ class world final : public broker_detail::outbox {
   void record(const broker_detail::session& /*of*/) noexcept override {}
   void record_all(broker_detail::session& /*of*/) noexcept override {}
   void retry_recording() noexcept override { GPUSHM_REQUIRE(false); }
-  broker_detail::kept_fd open_event_lane(broker_detail::session& of) override {
-    GPUSHM_REQUIRE(!of.has_event_lane);
+  broker_detail::kept_fd open_event_lane(broker_detail::session& session) override {
+    GPUSHM_REQUIRE(!session.has_event_lane);
     return {};
   }
-  std::uint64_t events_queued(const broker_detail::session& of) const noexcept override {
-    const auto at = events_.find(of.number);
+  std::uint64_t events_queued(const broker_detail::session& session) const noexcept override {
+    const auto at = events_.find(session.number);
     return at == events_.end() ? 0 : at->second;
   }
-  void fence_of(broker_detail::session& of,
+  void fence_of(broker_detail::session& session,
                 fence kind,
                 broker_detail::kept_fd pidfd,
                 broker_detail::kept_fd life) override {
-    GPUSHM_REQUIRE(dropped_.count(of.number) == 0);
+    GPUSHM_REQUIRE(dropped_.count(session.number) == 0);
     GPUSHM_REQUIRE(kind != fence::none && pidfd && life);
   }
 
-  void drop(broker_detail::session& of, std::string_view /*why*/) noexcept override {
-    GPUSHM_REQUIRE(dropped_.insert(of.number).second);
-    to_lose_.push_back(of.number);
-    gone_.insert(of.number);
-    std::replace(sessions_.begin(), sessions_.end(), of.number, core::session_id{0});
+  void drop(broker_detail::session& session, std::string_view /*why*/) noexcept override {
+    GPUSHM_REQUIRE(dropped_.insert(session.number).second);
+    to_lose_.push_back(session.number);
+    gone_.insert(session.number);
+    std::replace(sessions_.begin(), sessions_.end(), session.number, core::session_id{0});
   }
 
  private:
@@ -314,7 +317,7 @@ class world final : public broker_detail::outbox {
 
   void step(gpushm_fuzz::script& script) {
     const std::size_t which = script.pick(sessions_.size());
-    const std::size_t what = script.pick(18);
+    const std::size_t choice = script.pick(18);
     if (sessions_[which] == 0) {
       const std::array<core::peer, 4> peers{
           {{11, 1000, true}, {12, 2000, true}, {0, 65534, false}, {13, broker_uid, true}}};
@@ -327,13 +330,13 @@ class world final : public broker_detail::outbox {
         sessions_[which] = 0;
         return;
       }
-      if (what != 0) {  // nearly always a client that sends a hello
+      if (choice != 0) {  // nearly always a client that sends a hello
         greet(script, sessions_[which]);
       }
       return;
     }
     const core::session_id session = sessions_[which];
-    switch (what) {
+    switch (choice) {
       case 0:
         gone_.insert(session);
         sessions_[which] = 0;
@@ -438,7 +441,7 @@ class world final : public broker_detail::outbox {
   void send_message(core::session_id session,
                     const wire::body& body,
                     std::vector<base::unique_fd> fds,
-                    broker_detail::lane_kind on = broker_detail::lane_kind::requests) {
+                    broker_detail::lane_kind kind = broker_detail::lane_kind::requests) {
     const std::uint64_t id = next_request_++;
     std::vector<std::byte> packet;
     try {
@@ -453,7 +456,7 @@ class world final : public broker_detail::outbox {
     }
     const bool refused =
         !fds.empty() || !hub_.find(session)->greeted ||
-        (on == broker_detail::lane_kind::events) != wire::is_sent_on_event_lane(body);
+        (kind == broker_detail::lane_kind::events) != wire::is_sent_on_event_lane(body);
     if (const auto* cancels = std::get_if<wire::cancel>(&body)) {
       cancels_[{session, id}] = cancels->request;
     }
@@ -463,17 +466,21 @@ class world final : public broker_detail::outbox {
         awaiting_reply_[session].insert({id, i});
       }
     }
-    receive(session, packet, std::move(fds), on);
+    receive(session, packet, std::move(fds), kind);
     work();
   }
 
   void receive(core::session_id session,
                const std::vector<std::byte>& packet,
                std::vector<base::unique_fd> fds,
-               broker_detail::lane_kind on = broker_detail::lane_kind::requests) {
+               broker_detail::lane_kind lane_kind = broker_detail::lane_kind::requests) {
     if (broker_detail::session* const from = hub_.find(session)) {
-      hub_.receive(
-          *from, packet, broker_detail::not_kept(base::guard_all(std::move(fds))), now_, 0, on);
+      hub_.receive(*from,
+                   packet,
+                   broker_detail::not_kept(base::guard_all(std::move(fds))),
+                   now_,
+                   0,
+                   lane_kind);
     }
     lose_dropped();
   }
@@ -516,10 +523,10 @@ class world final : public broker_detail::outbox {
     hub_.accept(std::make_shared<broker_detail::session>(owner), {13, broker_uid, true});
     send_message(owner, wire::hello{}, {});
     std::vector<std::string> names;
-    hub_.domain().list(owner, "", "", [&](const core::segment& what) {
-      GPUSHM_REQUIRE(what.published && what.lifetime == lifetime::persistent);
-      GPUSHM_REQUIRE(what.leases.empty() && what.creator_session == 0);
-      names.push_back(what.name);
+    hub_.domain().list(owner, "", "", [&](const core::segment& segment) {
+      GPUSHM_REQUIRE(segment.published && segment.lifetime == lifetime::persistent);
+      GPUSHM_REQUIRE(segment.leases.empty() && segment.creator_session == 0);
+      names.push_back(segment.name);
       return true;
     });
     for (const std::string& name : names) {

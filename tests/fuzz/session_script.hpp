@@ -31,10 +31,10 @@ class script {
 
 /// A message of any kind whose fields are mostly plausible. `generations`: those that the broker
 /// returned.
-[[nodiscard]] gpushm::wire::body some_body(script& from,
+[[nodiscard]] gpushm::wire::body some_body(script& script,
                                            const std::vector<gpushm::generation>& generations);
 
 /// The exporter's reply to `question`, and perhaps to others; mostly a positive verdict.
-[[nodiscard]] gpushm::wire::confirmed some_confirmed(script& from, std::uint64_t question);
+[[nodiscard]] gpushm::wire::confirmed some_confirmed(script& script, std::uint64_t question);
 
 }  // namespace gpushm_fuzz

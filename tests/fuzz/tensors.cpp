@@ -12,10 +12,10 @@ namespace {
 
 using namespace gpushm::tensors;
 
-void try_to_read(std::string_view text, dialect as) {
+void try_to_read(std::string_view text, dialect dialect) {
   tensor_list value;
   try {
-    value = read_tensors(text, as);
+    value = read_tensors(text, dialect);
     for (const tensor& each : value.all) {
       static_cast<void>(bytes_of(each));
     }

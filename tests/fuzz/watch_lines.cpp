@@ -29,12 +29,12 @@ struct outcome {
 
 /// Reads `piece` bytes at a time; 0: all in one piece.
 outcome read(std::string_view text, std::size_t piece) {
-  outcome found;
+  outcome outcome;
   const std::function<void(const watch_event&)> take = [&](const watch_event& event) {
     GPUSHM_REQUIRE(event.type == "ADDED" || event.type == "MODIFIED" || event.type == "DELETED" ||
                    event.type == "BOOKMARK");
     GPUSHM_REQUIRE(event.object.is_object());
-    found.events.push_back(
+    outcome.events.push_back(
         event.type + event.object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   };
   watch_lines lines({"watch", "/apis/g/v1/things"}, max_bytes, take);
@@ -43,14 +43,14 @@ outcome read(std::string_view text, std::size_t piece) {
       // A separate buffer without slack after its end.
       const std::string part(text.substr(0, piece == 0 ? text.size() : piece));
       text.remove_prefix(part.size());
-      found.any = lines.take(part) || found.any;
+      outcome.any = lines.take(part) || outcome.any;
     }
   } catch (const gpushm::error& failure) {
-    found.failure = failure.what();
-    GPUSHM_REQUIRE(!found.failure.empty());
-    found.any = false;
+    outcome.failure = failure.what();
+    GPUSHM_REQUIRE(!outcome.failure.empty());
+    outcome.any = false;
   }
-  return found;
+  return outcome;
 }
 
 }  // namespace

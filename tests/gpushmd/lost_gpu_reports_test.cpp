@@ -29,15 +29,15 @@ TEST(lost_gpu_reports, are_repeated_until_they_are_taken) {
         taken.push_back(uuid + " " + address);
       },
       1ms);
-  const auto all = [&] {
+  const auto taken_reports = [&] {
     const std::lock_guard lock(mutex);
     return taken;
   };
   reports.add("GPU-a", "0000:18:00.0");
-  EXPECT_TRUE(eventually([&] { return all().size() == 1; }, 60s));
+  EXPECT_TRUE(eventually([&] { return taken_reports().size() == 1; }, 60s));
   reports.add("GPU-b", "");
-  EXPECT_TRUE(eventually([&] { return all().size() == 2; }, 60s));
-  EXPECT_EQ(all(), (std::vector<std::string>{"GPU-a 0000:18:00.0", "GPU-b "}));
+  EXPECT_TRUE(eventually([&] { return taken_reports().size() == 2; }, 60s));
+  EXPECT_EQ(taken_reports(), (std::vector<std::string>{"GPU-a 0000:18:00.0", "GPU-b "}));
 }
 
 /// The agent ends, also without a broker.

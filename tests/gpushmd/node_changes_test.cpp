@@ -62,9 +62,9 @@ class agent_node_changes : public ::testing::Test {
     fs::rename(folder_ / version, root_);
   }
   /// The results of two readings.
-  std::pair<std::string, std::string> next_two(node_changes& one) {
-    std::string first = one.next(now_ += 2s);
-    return {std::move(first), one.next(now_ += 2s)};
+  std::pair<std::string, std::string> next_two(node_changes& changes) {
+    std::string first = changes.next(now_ += 2s);
+    return {std::move(first), changes.next(now_ += 2s)};
   }
 
   gpushm_testing::temp_dir folder_;

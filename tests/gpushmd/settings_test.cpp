@@ -46,16 +46,16 @@ class agent_settings : public ::testing::Test {
     return path;
   }
   static flag_values flags_of(const std::map<std::string, std::string>& flags) {
-    const auto all = all_settings();
-    flag_values values(all.size());
-    std::size_t found = 0;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (const auto at = flags.find(std::string(all[i].flag)); at != flags.end()) {
+    const auto settings = all_settings();
+    flag_values values(settings.size());
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < settings.size(); ++i) {
+      if (const auto at = flags.find(std::string(settings[i].flag)); at != flags.end()) {
         values[i] = at->second;
-        ++found;
+        ++count;
       }
     }
-    EXPECT_EQ(found, flags.size());
+    EXPECT_EQ(count, flags.size());
     return values;
   }
   // Each problem as one line, without the folder.
@@ -350,13 +350,13 @@ std::uint64_t memory_limit_in(const std::string& file) {
   std::ifstream stream(std::string(GPUSHM_SOURCE_DIR) + "/deploy/kustomize/base/" + file);
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
   // Of the last container; init containers come first.
-  std::uint64_t found = 0;
+  std::uint64_t mebibytes = 0;
   const std::regex limit(R"(limits:\s+memory: (\d+)Mi)");
   for (std::sregex_iterator at(text.begin(), text.end(), limit); at != std::sregex_iterator();
        ++at) {
-    found = std::stoull((*at)[1]);
+    mebibytes = std::stoull((*at)[1]);
   }
-  return found << 20U;
+  return mebibytes << 20U;
 }
 
 constexpr std::uint64_t mib = 1U << 20U;

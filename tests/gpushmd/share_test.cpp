@@ -50,13 +50,14 @@ class agent_share : public ::testing::TestWithParam<bool> {
   // The CDI devices of a container of `pod` that requests one of each resource.
   [[nodiscard]] std::vector<std::string> allocate(const std::string& pod,
                                                   const std::vector<std::string>& resources) {
-    std::vector<std::string> all;
+    std::vector<std::string> names;
     for (const std::string& resource : resources) {
       const auto devices = node_->kubelet().allocate(pod, resource, 1);
-      all.insert(
-          all.end(), devices.allocation.cdi_devices.begin(), devices.allocation.cdi_devices.end());
+      names.insert(names.end(),
+                   devices.allocation.cdi_devices.begin(),
+                   devices.allocation.cdi_devices.end());
     }
-    return all;
+    return names;
   }
   // A claim on the API server, allocated to this node.
   [[nodiscard]] dra_claim claim(unsigned number) {
@@ -76,10 +77,10 @@ class agent_share : public ::testing::TestWithParam<bool> {
     }
     return all;
   }
-  static std::vector<std::string> both(std::vector<std::string> one,
-                                       const std::vector<std::string>& other) {
-    one.insert(one.end(), other.begin(), other.end());
-    return one;
+  static std::vector<std::string> both(std::vector<std::string> left,
+                                       const std::vector<std::string>& right) {
+    left.insert(left.end(), right.begin(), right.end());
+    return left;
   }
   [[nodiscard]] cdi_container start(const std::vector<std::string>& devices,
                                     const std::vector<std::string>& arguments) const {

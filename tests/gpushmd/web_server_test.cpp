@@ -27,12 +27,12 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using namespace std::chrono_literals;
 
-/// `from`: an address of the network 127/8.
-base::unique_fd connect_to(int port, in_addr_t from = INADDR_LOOPBACK) {
+/// `address`: an address of the network 127/8.
+base::unique_fd connect_to(int port, in_addr_t address = INADDR_LOOPBACK) {
   base::unique_fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in own{};
   own.sin_family = AF_INET;
-  own.sin_addr.s_addr = htonl(from);
+  own.sin_addr.s_addr = htonl(address);
   EXPECT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own), 0);
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -44,18 +44,18 @@ base::unique_fd connect_to(int port, in_addr_t from = INADDR_LOOPBACK) {
 
 // Data received until the peer closes the connection, or for at most 10 s without data.
 std::string receive_all(const base::unique_fd& socket) {
-  std::string all;
+  std::string text;
   for (;;) {
     pollfd waiting{socket.get(), POLLIN, 0};
     if (::poll(&waiting, 1, 10'000) <= 0) {
-      return all + "(no more data within 10 s)";
+      return text + "(no more data within 10 s)";
     }
     char part[4'096];
     const ssize_t got = ::read(socket.get(), part, sizeof part);
     if (got <= 0) {
-      return all;
+      return text;
     }
-    all.append(part, static_cast<std::size_t>(got));
+    text.append(part, static_cast<std::size_t>(got));
   }
 }
 
@@ -147,10 +147,10 @@ TEST_F(agent_web_server, connection_flood_is_bounded_and_delays_no_probe) {
   EXPECT_LE(count(), before + 100 + 32);
 }
 
-std::vector<base::unique_fd> silent_connections(int port, in_addr_t from) {
+std::vector<base::unique_fd> silent_connections(int port, in_addr_t address) {
   std::vector<base::unique_fd> all;
   for (int i = 0; i < 100; ++i) {
-    all.push_back(connect_to(port, from));
+    all.push_back(connect_to(port, address));
   }
   return all;
 }

@@ -100,9 +100,9 @@ struct sample {
 };
 
 /// The next sample of an appsink; nothing at the end.
-std::optional<sample> pull(GstElement* from) {
+std::optional<sample> pull(GstElement* element) {
   GstSample* pulled = nullptr;
-  g_signal_emit_by_name(from, "try-pull-sample", limit, &pulled);
+  g_signal_emit_by_name(element, "try-pull-sample", limit, &pulled);
   if (pulled == nullptr) {
     return std::nullopt;
   }

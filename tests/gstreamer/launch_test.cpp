@@ -82,14 +82,14 @@ class gst_launch : public ::testing::Test {
   [[nodiscard]] std::string error_of(const std::string& pipeline) const {
     return start(pipeline).wait_for_line("ERROR: from element", limit, stream::err);
   }
-  void expect_end(child& of) const {
-    EXPECT_EQ(of.wait_exit(limit), exited(0)) << of.output().all_output();
+  void expect_end(child& child) const {
+    EXPECT_EQ(child.wait_exit(limit), exited(0)) << child.output().all_output();
   }
   /// A source that prints a line for each buffer.
   [[nodiscard]] child start_watched(const std::string& options) const {
     return start("-v gpushmsrc channel=c " + options + " ! fakesink silent=false sync=false");
   }
-  static void await_buffer(child& of) { of.wait_for_line("chain.*\\*\\*\\*", limit); }
+  static void await_buffer(child& child) { child.wait_for_line("chain.*\\*\\*\\*", limit); }
   /// What `frames` write into a file, directly and through a channel.
   void expect_equal_through_channel(const std::string& frames, const std::string& sink_options) {
     ASSERT_EQ(run("-q " + frames + " ! filesink location=" + world_.path("want")).status,

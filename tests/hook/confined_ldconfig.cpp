@@ -25,9 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void report(std::ostringstream& text, const char* what, bool ok) {
+void report(std::ostringstream& text, const char* check, bool ok) {
   if (ok) {
-    text << ' ' << what;
+    text << ' ' << check;
   }
 }
 

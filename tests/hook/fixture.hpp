@@ -80,8 +80,8 @@ class cdi_hook : public ::testing::TestWithParam<const char*> {
 };
 
 [[nodiscard]] inline std::string name_of_hook_program(
-    const ::testing::TestParamInfo<const char*>& of) {
-  return of.param == std::string("gpushm") ? "the_command" : "the_program";
+    const ::testing::TestParamInfo<const char*>& info) {
+  return info.param == std::string("gpushm") ? "the_command" : "the_program";
 }
 
 }  // namespace gpushm_tests

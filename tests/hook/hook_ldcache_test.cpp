@@ -284,14 +284,14 @@ TEST_P(cdi_hook_ldcache, other_pipe_blocks_ten_seconds_at_most) {
 // ---- races ----
 
 std::map<std::string, std::string> listing(const std::string& directory) {
-  std::map<std::string, std::string> all;
+  std::map<std::string, std::string> texts;
   for (const auto& each : fs::recursive_directory_iterator(directory)) {
-    all.emplace(each.path(),
-                each.is_symlink()        ? fs::read_symlink(each.path()).string()
-                : each.is_regular_file() ? content_of(each.path())
-                                         : "");
+    texts.emplace(each.path(),
+                  each.is_symlink()        ? fs::read_symlink(each.path()).string()
+                  : each.is_regular_file() ? content_of(each.path())
+                                           : "");
   }
-  return all;
+  return texts;
 }
 
 // Directories of the root become links to the host and back while the hooks run, as a process with

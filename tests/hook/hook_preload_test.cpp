@@ -72,9 +72,9 @@ class cdi_hook_preload : public cdi_hook {
     copy(gpushm_testing::own_library("libpreload_standin.so"), library);
   }
 
-  void copy(const std::string& from, const std::string& to) const {
-    fs::create_directories(fs::path(inside(to)).parent_path());
-    fs::copy_file(fs::canonical(from), inside(to), fs::copy_options::overwrite_existing);
+  void copy(const std::string& from, const std::string& text) const {
+    fs::create_directories(fs::path(inside(text)).parent_path());
+    fs::copy_file(fs::canonical(from), inside(text), fs::copy_options::overwrite_existing);
   }
   /// Runs the hook in its own mount namespace, then `script`.
   [[nodiscard]] run_result preload(const std::string& script = ":",

@@ -56,15 +56,15 @@ TEST_P(cdi_hook, missing_name_is_a_usage_error) {
 }
 
 TEST_P(cdi_hook, invalid_state_is_rejected) {
-  const std::string what = "gpushm: find the container's root";
+  const std::string operation = "gpushm: find the container's root";
   const std::string next = " (run hooks from a container engine, which passes the OCI state)\n";
   for (const char* text : {"", "{}", "[]", "no json", R"({"bundle":7})", R"({"bundle":"x"})"}) {
     put_file(state(), text);
     const auto result = run({"create-symlinks", "--link", "a::/b"});
     EXPECT_EQ(result.status, exited(1));
-    EXPECT_EQ(
-        result.err,
-        what + ": standard input is not the state of a container with an absolute bundle" + next)
+    EXPECT_EQ(result.err,
+              operation +
+                  ": standard input is not the state of a container with an absolute bundle" + next)
         << text;
   }
   const std::string bundle = cli_.directory() / "bundle";
@@ -72,19 +72,19 @@ TEST_P(cdi_hook, invalid_state_is_rejected) {
   for (const char* text : {"", "{}", R"({"root":[]})", R"({"root":{"path":""}})"}) {
     put_file(bundle + "/config.json", text);
     EXPECT_EQ(run({"update-ldcache"}).err,
-              what + " \"" + bundle + "/config.json\": root.path is missing" + next)
+              operation + " \"" + bundle + "/config.json\": root.path is missing" + next)
         << text;
   }
   fs::remove(bundle + "/config.json");
   EXPECT_EQ(run({"update-ldcache"}).err,
-            what + " \"" + bundle + "/config.json\": No such file or directory" + next);
+            operation + " \"" + bundle + "/config.json\": No such file or directory" + next);
   put_file(bundle + "/config.json", std::string((16U << 20U) + 1, ' '));
   EXPECT_EQ(run({"update-ldcache"}).err,
-            what + " \"" + bundle + "/config.json\": it is larger than 16 MiB" + next);
+            operation + " \"" + bundle + "/config.json\": it is larger than 16 MiB" + next);
   put_file(bundle + "/config.json", R"({"root":{"path":"//"}})");
   EXPECT_EQ(
       run({"update-ldcache"}).err,
-      what + " \"" + bundle + "/config.json\": root.path is the host's root directory" + next);
+      operation + " \"" + bundle + "/config.json\": root.path is the host's root directory" + next);
 }
 
 // ---- create-symlinks ----

@@ -95,13 +95,13 @@ TEST_F(exhaustion_of_segments, fifty_processes_of_one_user_leave_some_for_others
   auto attack = attacker([this](forked_process::parent_link& parent) {
     std::vector<forked_process> others;
     for (unsigned i = 0; i < 50; ++i) {
-      others.push_back(forked_process::start({}, [&](forked_process::parent_link& of) {
+      others.push_back(forked_process::start({}, [&](forked_process::parent_link& link) {
         auto session = greeted();
         for (unsigned j = 0; j < 100; ++j) {
           (void)session.request(
               gpushm_testing::reserve_exported(std::to_string(i) + "/" + std::to_string(j)));
         }
-        of.send_line("taken");
+        link.send_line("taken");
         gpushm_testing::sleep_for(seconds(60));
       }));
       (void)others.back().wait_line(seconds(20));
@@ -123,13 +123,13 @@ TEST_F(exhaustion_of_connections, fifty_processes_of_one_user_leave_some_for_oth
   auto attack = attacker([this](forked_process::parent_link& parent) {
     std::vector<forked_process> others;
     for (unsigned i = 0; i < 50; ++i) {
-      others.push_back(forked_process::start({}, [&](forked_process::parent_link& of) {
+      others.push_back(forked_process::start({}, [&](forked_process::parent_link& link) {
         std::vector<raw_session> sessions;
         for (unsigned j = 0; j < 10; ++j) {
           sessions.emplace_back(socket());
           sessions.back().send(wire::hello{});
         }
-        of.send_line("taken");
+        link.send_line("taken");
         gpushm_testing::sleep_for(seconds(60));
       }));
       (void)others.back().wait_line(seconds(20));

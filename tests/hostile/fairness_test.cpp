@@ -63,8 +63,8 @@ TEST_F(fair_share, fifty_processes_of_one_user_get_one_share) {
     const auto until = clock::now() + window;
     std::vector<forked_process> others;
     for (unsigned i = 0; i < forks; ++i) {
-      others.push_back(forked_process::start({}, [&](forked_process::parent_link& of) {
-        of.send_line(std::to_string(work(socket(), until)));
+      others.push_back(forked_process::start({}, [&](forked_process::parent_link& link) {
+        link.send_line(std::to_string(work(socket(), until)));
       }));
     }
     std::uint64_t sum = 0;

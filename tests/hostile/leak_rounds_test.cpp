@@ -85,81 +85,85 @@ struct world {
 
 struct operation {
   const char* name;
-  void (*run)(world& in);
+  void (*run)(world& world);
 };
-void PrintTo(const operation& what, std::ostream* to) {
-  *to << what.name;
+void PrintTo(const operation& operation, std::ostream* to) {
+  *to << operation.name;
 }
 
 void ignore(const gpushm::error&) {}
 
 constexpr operation operations[] = {
-    {"create_and_destroy", [](world& in) { (void)in.producer.create(in.name(), world::host()); }},
-    {"create_publish_and_destroy", [](world& in) { (void)in.publish(in.name(), world::host()); }},
+    {"create_and_destroy",
+     [](world& world) { (void)world.producer.create(world.name(), world::host()); }},
+    {"create_publish_and_destroy",
+     [](world& world) { (void)world.publish(world.name(), world::host()); }},
     {"create_many_chunks",
-     [](world& in) {
-       (void)in.publish(in.name(), {.size_bytes = 8 * page, .device = "host", .chunk_bytes = page});
+     [](world& world) {
+       (void)world.publish(world.name(),
+                           {.size_bytes = 8 * page, .device = "host", .chunk_bytes = page});
      }},
     {"share_and_unshare",
-     [](world& in) {
-       auto shared = in.producer.share(in.name(), in.mapped, page);
+     [](world& world) {
+       auto shared = world.producer.share(world.name(), world.mapped, page);
        shared.unshare();
      }},
-    {"share_and_destroy", [](world& in) { (void)in.producer.share(in.name(), in.mapped, page); }},
-    {"open_and_release", [](world& in) { (void)in.consumer.open("kept"); }},
-    {"open_from_the_cache", [](world& in) { (void)in.caching.open("kept"); }},
+    {"share_and_destroy",
+     [](world& world) { (void)world.producer.share(world.name(), world.mapped, page); }},
+    {"open_and_release", [](world& world) { (void)world.consumer.open("kept"); }},
+    {"open_from_the_cache", [](world& world) { (void)world.caching.open("kept"); }},
     {"open_new_names_with_a_cache",
-     [](world& in) {
-       const auto created = in.publish(in.name(), world::host());
-       (void)in.caching.open(in.name());
+     [](world& world) {
+       const auto created = world.publish(world.name(), world::host());
+       (void)world.caching.open(world.name());
      }},
-    {"open_in_the_creators_process", [](world& in) { (void)in.producer.open("kept"); }},
+    {"open_in_the_creators_process", [](world& world) { (void)world.producer.open("kept"); }},
     {"open_many",
-     [](world& in) {
+     [](world& world) {
        const std::string names[] = {"kept", "missing", "kept"};
-       (void)in.consumer.open_many(names);
+       (void)world.consumer.open_many(names);
      }},
     {"removed_while_held",
-     [](world& in) {
-       const auto created = in.publish(
-           in.name(),
+     [](world& world) {
+       const auto created = world.publish(
+           world.name(),
            {.size_bytes = page, .device = "host", .lifetime = gpushm::lifetime::persistent});
-       const auto held = in.consumer.open(in.name());
-       const auto cached = in.caching.open(in.name());
-       in.producer.remove(in.name());
+       const auto held = world.consumer.open(world.name());
+       const auto cached = world.caching.open(world.name());
+       world.producer.remove(world.name());
      }},
-    {"subscribe_and_unsubscribe", [](world& in) { (void)in.consumer.subscribe("round/"); }},
+    {"subscribe_and_unsubscribe", [](world& world) { (void)world.consumer.subscribe("round/"); }},
     {"events",
-     [](world& in) {
-       auto events = in.consumer.subscribe(in.name());
-       const auto created = in.publish(in.name(), world::host());
+     [](world& world) {
+       auto events = world.consumer.subscribe(world.name());
+       const auto created = world.publish(world.name(), world::host());
        (void)events.next(std::chrono::seconds(5));
      }},
-    {"connect_and_close", [](world& in) { (void)in.connect(); }},
+    {"connect_and_close", [](world& world) { (void)world.connect(); }},
     {"connect_without_hello",
-     [](world& in) { const gpushm_testing::raw_session silent(in.directory / "socket"); }},
+     [](world& world) { const gpushm_testing::raw_session silent(world.directory / "socket"); }},
     {"failed_open",
-     [](world& in) { (void)in.consumer.try_open("missing/" + std::to_string(in.round)); }},
+     [](world& world) { (void)world.consumer.try_open("missing/" + std::to_string(world.round)); }},
     {"failed_create",
-     [](world& in) {
+     [](world& world) {
        try {
-         (void)in.producer.create("kept", world::host());
+         (void)world.producer.create("kept", world::host());
        } catch (const gpushm::error& expected) {
          ignore(expected);
        }
      }},
     {"failed_share",
-     [](world& in) {
+     [](world& world) {
        try {
-         (void)in.producer.share("kept", in.mapped, page);
+         (void)world.producer.share("kept", world.mapped, page);
        } catch (const gpushm::error& expected) {
          ignore(expected);
        }
      }},
     {"list_and_stat",
-     [](world& in) {
-       (void)in.consumer.list("k");
-       (void)in.consumer.stat("kept");
+     [](world& world) {
+       (void)world.consumer.list("k");
+       (void)world.consumer.stat("kept");
      }},
 };
 

@@ -40,18 +40,21 @@ std::string rule_id(std::string code) {
   return "code-" + code;
 }
 
-const explanation* find_section(const std::vector<explanation>& all, const std::string& code) {
-  const auto found = std::find_if(
-      all.begin(), all.end(), [&](const explanation& each) { return each.rule == rule_id(code); });
-  return found == all.end() ? nullptr : &*found;
+const explanation* find_section(const std::vector<explanation>& explanations,
+                                const std::string& code) {
+  const auto found =
+      std::find_if(explanations.begin(), explanations.end(), [&](const explanation& each) {
+        return each.rule == rule_id(code);
+      });
+  return found == explanations.end() ? nullptr : &*found;
 }
 
 TEST(explain_codes, each_code_has_section) {
   const auto codes = all_codes();
   EXPECT_EQ(codes.size(), 42U);
   for (const std::string& code : codes) {
-    const auto all = explain(code);
-    const explanation* section = find_section(all, code);
+    const auto explanations = explain(code);
+    const explanation* section = find_section(explanations, code);
     ASSERT_NE(section, nullptr) << code;
     EXPECT_THAT(section->title, HasSubstr("gpushm error " + code + ", in Python gpushm."));
     EXPECT_THAT(section->about, Not(IsEmpty())) << code;
@@ -120,12 +123,12 @@ TEST(explain_codes, classes_of_other_programs_are_not_gpushm_errors) {
 }
 
 TEST(explain_codes, message_is_explained_before_its_code) {
-  const auto all = explain(
+  const auto explanations = explain(
       "gpushm.BrokerUnreachableError: connect \"/run/gpushm/d/a/socket\": the socket does not "
       "exist");
-  ASSERT_EQ(all.size(), 2U);
-  EXPECT_EQ(all[0].rule, "gpushm-broker");
-  EXPECT_EQ(all[1].rule, "code-broker-unreachable");
+  ASSERT_EQ(explanations.size(), 2U);
+  EXPECT_EQ(explanations[0].rule, "gpushm-broker");
+  EXPECT_EQ(explanations[1].rule, "code-broker-unreachable");
 }
 
 TEST(explain_codes, malformed_manual_is_refused) {

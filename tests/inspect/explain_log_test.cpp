@@ -25,20 +25,20 @@ using ::testing::Not;
 using ::testing::SizeIs;
 
 std::string first_rule(std::string_view text) {
-  const auto all = explain(text);
-  return all.empty() ? "" : all[0].rule;
+  const auto explanations = explain(text);
+  return explanations.empty() ? "" : explanations[0].rule;
 }
 
 /// The likeliest cause: "rule/cause".
 std::string first_cause(std::string_view text, const situation& here = {}) {
-  const auto all = explain(text, here);
-  return all.empty() ? "" : all[0].rule + "/" + all[0].causes.at(0).id;
+  const auto explanations = explain(text, here);
+  return explanations.empty() ? "" : explanations[0].rule + "/" + explanations[0].causes.at(0).id;
 }
 
 std::vector<std::string> cause_ids(std::string_view text) {
   std::vector<std::string> ids;
-  const auto all = explain(text);
-  for (const auto& each : all.at(0).causes) {
+  const auto explanations = explain(text);
+  for (const auto& each : explanations.at(0).causes) {
     ids.push_back(each.id);
   }
   return ids;
@@ -140,14 +140,14 @@ TEST(explain_evidence, audit_records_are_read) {
 }
 
 TEST(explain_evidence, machine_is_used_only_if_it_may_be_the_one) {
-  facts all;
-  EXPECT_FALSE(may_have_failed_here(all));
-  all.gpus.resize(1);
-  EXPECT_FALSE(may_have_failed_here(all));
-  all.self.container.runtime = "containerd";
-  EXPECT_TRUE(may_have_failed_here(all));
-  all.gpus.clear();
-  EXPECT_FALSE(may_have_failed_here(all));
+  facts explanations;
+  EXPECT_FALSE(may_have_failed_here(explanations));
+  explanations.gpus.resize(1);
+  EXPECT_FALSE(may_have_failed_here(explanations));
+  explanations.self.container.runtime = "containerd";
+  EXPECT_TRUE(may_have_failed_here(explanations));
+  explanations.gpus.clear();
+  EXPECT_FALSE(may_have_failed_here(explanations));
 }
 
 // ---- logs ----
@@ -192,24 +192,24 @@ TEST(explain_log, escapes_of_json_are_decoded) {
 }
 
 TEST(explain_log, line_numbers_are_those_of_the_log) {
-  const auto all = explain(
+  const auto explanations = explain(
       "2023-10-06T00:17:09.1Z stderr P one \n"
       "2023-10-06T00:17:09.1Z stderr F line\n\n"
       "2023-10-06T00:17:09.2Z stderr F invalid device context\n");
-  ASSERT_THAT(all, SizeIs(1));
-  EXPECT_EQ(all[0].line_number, 4U);
-  EXPECT_EQ(all[0].line, "invalid device context");
+  ASSERT_THAT(explanations, SizeIs(1));
+  EXPECT_EQ(explanations[0].line_number, 4U);
+  EXPECT_EQ(explanations[0].line, "invalid device context");
 }
 
 TEST(explain_log, error_leads_and_information_follows) {
-  const auto all = explain(
+  const auto explanations = explain(
       "DEBUG 10:00 pidfd_getfd is available\n"
       "[W CudaIPC.cpp:1] peer access is already enabled\n"
       "hello\n"
       "RuntimeError: CUDA error: invalid device context\n"
       "Segmentation fault (core dumped)\n");
   std::vector<std::string> rules;
-  for (const auto& each : all) {
+  for (const auto& each : explanations) {
     rules.push_back(each.rule);
   }
   EXPECT_THAT(rules,
@@ -248,13 +248,13 @@ TEST(explain_log, large_log_is_searched_whole_in_bounded_time) {
   log.add("  check(driver.cuIpcGetMemHandle(ptr))\nRuntimeError: CUDA_ERROR_INVALID_CONTEXT\n");
   log.add(block);
   log.add("Segmentation fault");
-  const auto all = log.finish({});
+  const auto explanations = log.finish({});
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, most_seconds);
-  ASSERT_THAT(all, SizeIs(2));
-  EXPECT_EQ(all[0].rule, "invalid-context");
-  EXPECT_EQ(all[0].line_number, lines * blocks + 2);
-  EXPECT_THAT(all[0].causes, SizeIs(1));
-  EXPECT_EQ(all[1].line_number, lines * (blocks + 1) + 3);
+  ASSERT_THAT(explanations, SizeIs(2));
+  EXPECT_EQ(explanations[0].rule, "invalid-context");
+  EXPECT_EQ(explanations[0].line_number, lines * blocks + 2);
+  EXPECT_THAT(explanations[0].causes, SizeIs(1));
+  EXPECT_EQ(explanations[1].line_number, lines * (blocks + 1) + 3);
 }
 
 TEST(explain_log, message_across_parts_is_found) {
@@ -265,18 +265,18 @@ TEST(explain_log, message_across_parts_is_found) {
       text[i] = '\n';
     }
     text += '\n';
-    const auto all = explain(text + word + std::string(1UL << 20U, '\n'));
-    ASSERT_THAT(all, SizeIs(1)) << before;
-    EXPECT_EQ(all[0].line_number,
+    const auto explanations = explain(text + word + std::string(1UL << 20U, '\n'));
+    ASSERT_THAT(explanations, SizeIs(1)) << before;
+    EXPECT_EQ(explanations[0].line_number,
               1U + static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')));
   }
 }
 
 TEST(explain_log, line_without_end_is_searched) {
-  const auto all = explain(std::string(3UL << 20U, 'x') + " invalid device context " +
-                           std::string(3UL << 20U, 'y'));
-  ASSERT_THAT(all, SizeIs(1));
-  EXPECT_LE(all[0].line.size(), 80U);
+  const auto explanations = explain(std::string(3UL << 20U, 'x') + " invalid device context " +
+                                    std::string(3UL << 20U, 'y'));
+  ASSERT_THAT(explanations, SizeIs(1));
+  EXPECT_LE(explanations[0].line.size(), 80U);
 }
 
 }  // namespace

@@ -49,10 +49,11 @@ std::string first_rule(std::string_view text) {
   return ids.empty() ? "" : ids.front();
 }
 
-const explanation* find_rule(const std::vector<explanation>& all, std::string_view id) {
-  const auto found = std::find_if(
-      all.begin(), all.end(), [&](const explanation& each) { return each.rule == id; });
-  return found == all.end() ? nullptr : &*found;
+const explanation* find_rule(const std::vector<explanation>& explanations, std::string_view id) {
+  const auto found = std::find_if(explanations.begin(),
+                                  explanations.end(),
+                                  [&](const explanation& each) { return each.rule == id; });
+  return found == explanations.end() ? nullptr : &*found;
 }
 
 bool has_phrase(std::string_view text, std::string_view phrase) {
@@ -158,8 +159,8 @@ TEST_P(each_rule, every_condition_has_an_effect) {
       // An example whose errno values and functions do not exclude the cause.
       const auto example =
           std::find_if(rule.matches.begin(), rule.matches.end(), [&](const std::string& each) {
-            const auto all = explain(each);
-            const explanation* found = find_rule(all, rule.id);
+            const auto explanations = explain(each);
+            const explanation* found = find_rule(explanations, rule.id);
             return found != nullptr &&
                    std::any_of(found->causes.begin(), found->causes.end(), [&](const auto& one) {
                      return one.id == cause.id;
@@ -176,10 +177,11 @@ TEST_P(each_rule, every_condition_has_an_effect) {
       } else {
         here = with({{condition.check, condition.result}}, {});
       }
-      const auto share = [&](const std::vector<explanation>& all) {
-        const explanation* found = find_rule(all, rule.id);
-        EXPECT_NE(found, nullptr) << text;
-        for (const auto& each : found == nullptr ? std::vector<struct cause>{} : found->causes) {
+      const auto share = [&](const std::vector<explanation>& explanations) {
+        const explanation* explanation = find_rule(explanations, rule.id);
+        EXPECT_NE(explanation, nullptr) << text;
+        for (const auto& each :
+             explanation == nullptr ? std::vector<struct cause>{} : explanation->causes) {
           if (each.id == cause.id) {
             return each.share;
           }
@@ -335,14 +337,14 @@ TEST(explain, reads_log_with_colours_and_other_encodings) {
       "Consumer: \x1b[1;31mcudaIpcOpenMemHandle\x1b[0m:   \x1b[31minvalid\x1b[0m "
       "device\tcontext\r\n";
   log += "command terminated with exit code 139\n";
-  const auto all = explain(log);
-  ASSERT_THAT(all, SizeIs(2));
-  EXPECT_EQ(all[0].rule, "invalid-context");
-  EXPECT_EQ(all[0].line_number, 2001U);
-  EXPECT_EQ(all[0].found, "invalid device context");
-  EXPECT_EQ(all[0].line, "Consumer: cudaIpcOpenMemHandle: invalid device context");
-  EXPECT_EQ(all[1].rule, "importer-crashes");
-  EXPECT_EQ(all[1].line_number, 2002U);
+  const auto explanations = explain(log);
+  ASSERT_THAT(explanations, SizeIs(2));
+  EXPECT_EQ(explanations[0].rule, "invalid-context");
+  EXPECT_EQ(explanations[0].line_number, 2001U);
+  EXPECT_EQ(explanations[0].found, "invalid device context");
+  EXPECT_EQ(explanations[0].line, "Consumer: cudaIpcOpenMemHandle: invalid device context");
+  EXPECT_EQ(explanations[1].rule, "importer-crashes");
+  EXPECT_EQ(explanations[1].line_number, 2002U);
 }
 
 TEST(explain, finds_xid_in_each_line) {
@@ -382,15 +384,15 @@ TEST(explain, evidence_names_facts_and_checks) {
   here.facts = {"own-pid-namespace"};
   here.checks = {
       {"pid-namespace", "isolation", verdict::note, "private,\x1b[31m PID 1", "", "", ""}};
-  const auto all = explain("invalid device context", here);
-  ASSERT_THAT(all, SizeIs(1));
-  EXPECT_EQ(all[0].causes.at(0).id, "pid-collision");
+  const auto explanations = explain("invalid device context", here);
+  ASSERT_THAT(explanations, SizeIs(1));
+  EXPECT_EQ(explanations[0].causes.at(0).id, "pid-collision");
   EXPECT_THAT(
-      all[0].causes.at(0).evidence,
+      explanations[0].causes.at(0).evidence,
       ElementsAre(R"(pid-namespace (note): private,\x1b[31m PID 1)",
                   "this PID namespace is private: its main program is PID 1, like the other "
                   "container's"));
-  EXPECT_THAT(all[0].causes.at(1).evidence, IsEmpty());
+  EXPECT_THAT(explanations[0].causes.at(1).evidence, IsEmpty());
 }
 
 TEST(explain_rules, may_name_every_check) {
@@ -402,30 +404,30 @@ TEST(explain_rules, may_name_every_check) {
 }
 
 TEST(situation, contains_facts_of_machine) {
-  facts all;
-  EXPECT_THAT(situation_of(all, {}).facts,
+  facts facts;
+  EXPECT_THAT(situation_of(facts, {}).facts,
               ::testing::UnorderedElementsAre("no-gpus", "no-module", "no-imex"));
 
-  all.module_version = "580.159.04";
-  all.gvisor = true;
-  all.mps = true;
-  all.shm_bytes = 64UL * 1024 * 1024;
-  all.imex_channels = {0};
-  all.xids.push_back({"0000:18:00.0", 79, "Xid"});
+  facts.module_version = "580.159.04";
+  facts.gvisor = true;
+  facts.mps = true;
+  facts.shm_bytes = 64UL * 1024 * 1024;
+  facts.imex_channels = {0};
+  facts.xids.push_back({"0000:18:00.0", 79, "Xid"});
   // The PID of `gpushm explain` itself, not of the program that failed (kubectl exec).
-  all.self.pid = 4711;
-  all.self.namespaces["pid"].host = false;
-  all.self.container.runtime = "containerd";
-  all.self.container.pod_uid = "abc";
-  all.self.variables["CUDA_VISIBLE_DEVICES"] = "0";
-  all.gpus.resize(2);
-  all.gpus[0].sharing = "mig";
-  all.gpus[1].sharing = "vgpu";
-  all.gpus[1].open_error = 1;
-  all.gpus[0].nvml.emplace();
-  all.gpus[0].nvml->total_bytes = 1000;
-  all.gpus[0].nvml->free_bytes = 49;
-  EXPECT_THAT(situation_of(all, {}).facts,
+  facts.self.pid = 4711;
+  facts.self.namespaces["pid"].host = false;
+  facts.self.container.runtime = "containerd";
+  facts.self.container.pod_uid = "abc";
+  facts.self.variables["CUDA_VISIBLE_DEVICES"] = "0";
+  facts.gpus.resize(2);
+  facts.gpus[0].sharing = "mig";
+  facts.gpus[1].sharing = "vgpu";
+  facts.gpus[1].open_error = 1;
+  facts.gpus[0].nvml.emplace();
+  facts.gpus[0].nvml->total_bytes = 1000;
+  facts.gpus[0].nvml->free_bytes = 49;
+  EXPECT_THAT(situation_of(facts, {}).facts,
               ::testing::UnorderedElementsAre("gvisor",
                                               "mps",
                                               "small-shm",
@@ -439,10 +441,10 @@ TEST(situation, contains_facts_of_machine) {
                                               "vgpu",
                                               "some-gpus-hidden",
                                               "memory-full"));
-  all.shm_bytes += 1;
-  all.gpus[0].nvml->free_bytes = 50;
-  EXPECT_THAT(situation_of(all, {}).facts, Not(Contains("small-shm")));
-  EXPECT_THAT(situation_of(all, {}).facts, Not(Contains("memory-full")));
+  facts.shm_bytes += 1;
+  facts.gpus[0].nvml->free_bytes = 50;
+  EXPECT_THAT(situation_of(facts, {}).facts, Not(Contains("small-shm")));
+  EXPECT_THAT(situation_of(facts, {}).facts, Not(Contains("memory-full")));
 }
 
 // ---- hostile texts ----
@@ -461,12 +463,12 @@ TEST(explain, removes_control_characters) {
   text += " CUDA_ERROR_INVALID_CONTEXT ";
   text += "\x1b]0;title\x07\xc2\x9b\xe2\x80\xae";
   text += std::string("\0", 1);
-  const auto all = explain(text);
-  ASSERT_THAT(all, SizeIs(1));
-  expect_harmless(all[0].line);
-  expect_harmless(all[0].found);
-  EXPECT_THAT(all[0].line, Not(HasSubstr("\xc2\x9b")));
-  EXPECT_THAT(all[0].line, Not(HasSubstr("\xe2\x80\xae")));
+  const auto explanations = explain(text);
+  ASSERT_THAT(explanations, SizeIs(1));
+  expect_harmless(explanations[0].line);
+  expect_harmless(explanations[0].found);
+  EXPECT_THAT(explanations[0].line, Not(HasSubstr("\xc2\x9b")));
+  EXPECT_THAT(explanations[0].line, Not(HasSubstr("\xe2\x80\xae")));
 }
 
 TEST(explain, near_matches_everywhere_stay_fast) {

@@ -25,19 +25,19 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TEST(inspect_facts, eight_gpus_behind_switches) {
-  const facts all = recorded_facts("dgx-h100");
-  ASSERT_EQ(all.gpus.size(), 8U);
-  EXPECT_EQ(all.module_version, "550.90.07");
-  EXPECT_TRUE(all.open_module);
-  EXPECT_EQ(all.gpus[2].pci_address, "0000:52:00.0");
-  EXPECT_EQ(all.gpus[2].minor, 2);
-  EXPECT_EQ(all.gpus[2].open_error, 0);
-  EXPECT_EQ(all.gpus[2].numa_node, 0);
-  EXPECT_EQ(all.gpus[5].numa_node, 1);
-  EXPECT_THAT(all.gpus[0].pci_path, ElementsAre("pci0000:15", "0000:15:01.0", "0000:19:00.0"));
-  EXPECT_EQ(all.gpus[0].sharing, "full");
-  ASSERT_EQ(all.pairs.size(), 56U);
-  for (const pair_facts& each : all.pairs) {
+  const facts facts = recorded_facts("dgx-h100");
+  ASSERT_EQ(facts.gpus.size(), 8U);
+  EXPECT_EQ(facts.module_version, "550.90.07");
+  EXPECT_TRUE(facts.open_module);
+  EXPECT_EQ(facts.gpus[2].pci_address, "0000:52:00.0");
+  EXPECT_EQ(facts.gpus[2].minor, 2);
+  EXPECT_EQ(facts.gpus[2].open_error, 0);
+  EXPECT_EQ(facts.gpus[2].numa_node, 0);
+  EXPECT_EQ(facts.gpus[5].numa_node, 1);
+  EXPECT_THAT(facts.gpus[0].pci_path, ElementsAre("pci0000:15", "0000:15:01.0", "0000:19:00.0"));
+  EXPECT_EQ(facts.gpus[0].sharing, "full");
+  ASSERT_EQ(facts.pairs.size(), 56U);
+  for (const pair_facts& each : facts.pairs) {
     EXPECT_TRUE(each.through_switch);
     EXPECT_EQ(each.links, 18);
     EXPECT_EQ(each.link_version, 4);
@@ -45,48 +45,48 @@ TEST(inspect_facts, eight_gpus_behind_switches) {
     EXPECT_EQ(each.access, true);
     EXPECT_EQ(each.pcie_distance, (each.from < 4) == (each.to < 4) ? "NODE" : "SYS");
   }
-  EXPECT_EQ(all.self.namespaces.at("pid").host, true);
-  EXPECT_EQ(all.self.namespaces.at("net").host, true);
-  EXPECT_TRUE(all.self.container.runtime.empty());
-  ASSERT_EQ(all.toolkits.size(), 1U) << "a link to a toolkit does not count as another toolkit";
-  EXPECT_EQ(all.toolkits[0].version, 12040);
+  EXPECT_EQ(facts.self.namespaces.at("pid").host, true);
+  EXPECT_EQ(facts.self.namespaces.at("net").host, true);
+  EXPECT_TRUE(facts.self.container.runtime.empty());
+  ASSERT_EQ(facts.toolkits.size(), 1U) << "a link to a toolkit does not count as another toolkit";
+  EXPECT_EQ(facts.toolkits[0].version, 12040);
 }
 
 TEST(inspect_facts, instances_belong_to_their_gpu) {
-  const facts all = recorded_facts("mig-a100");
-  ASSERT_EQ(all.gpus.size(), 2U);
-  EXPECT_EQ(all.gpus[0].sharing, "mig");
-  ASSERT_EQ(all.gpus[0].cuda.size(), 1U);
-  EXPECT_EQ(all.gpus[0].cuda[0].uuid.substr(0, 4), "MIG-");
-  EXPECT_EQ(all.gpus[0].uuid.substr(0, 4), "GPU-");
-  ASSERT_EQ(all.gpus[0].nvml->mig_instances.size(), 3U);
-  EXPECT_EQ(all.gpus[1].sharing, "full");
-  EXPECT_THAT(all.gpus[1].cuda, IsEmpty()) << "CUDA lists one instance only";
+  const facts facts = recorded_facts("mig-a100");
+  ASSERT_EQ(facts.gpus.size(), 2U);
+  EXPECT_EQ(facts.gpus[0].sharing, "mig");
+  ASSERT_EQ(facts.gpus[0].cuda.size(), 1U);
+  EXPECT_EQ(facts.gpus[0].cuda[0].uuid.substr(0, 4), "MIG-");
+  EXPECT_EQ(facts.gpus[0].uuid.substr(0, 4), "GPU-");
+  ASSERT_EQ(facts.gpus[0].nvml->mig_instances.size(), 3U);
+  EXPECT_EQ(facts.gpus[1].sharing, "full");
+  EXPECT_THAT(facts.gpus[1].cuda, IsEmpty()) << "CUDA lists one instance only";
 }
 
 TEST(inspect_facts, hidden_gpu_is_listed_by_the_kernel_only) {
-  const facts all = recorded_facts("container-one-of-two");
-  ASSERT_EQ(all.gpus.size(), 2U);
-  EXPECT_EQ(all.gpus[0].open_error, 0);
-  EXPECT_EQ(all.gpus[1].open_error, ENOENT);
-  EXPECT_FALSE(all.gpus[1].nvml.has_value());
-  EXPECT_EQ(all.self.container.runtime, "containerd");
-  EXPECT_EQ(all.self.container.pod_uid, "0f3c6d1e-8a4b-4c5d-9e6f-7a8b9c0d1e2f");
-  EXPECT_EQ(all.self.container.pod_namespace, "team-a");
-  EXPECT_EQ(all.self.namespaces.at("pid").host, false);
-  EXPECT_EQ(all.self.namespaces.at("net").host, std::nullopt);
-  EXPECT_EQ(all.self.capabilities, 0U);
-  EXPECT_EQ(all.self.seccomp, 2);
-  EXPECT_TRUE(all.shm_private);
+  const facts facts = recorded_facts("container-one-of-two");
+  ASSERT_EQ(facts.gpus.size(), 2U);
+  EXPECT_EQ(facts.gpus[0].open_error, 0);
+  EXPECT_EQ(facts.gpus[1].open_error, ENOENT);
+  EXPECT_FALSE(facts.gpus[1].nvml.has_value());
+  EXPECT_EQ(facts.self.container.runtime, "containerd");
+  EXPECT_EQ(facts.self.container.pod_uid, "0f3c6d1e-8a4b-4c5d-9e6f-7a8b9c0d1e2f");
+  EXPECT_EQ(facts.self.container.pod_namespace, "team-a");
+  EXPECT_EQ(facts.self.namespaces.at("pid").host, false);
+  EXPECT_EQ(facts.self.namespaces.at("net").host, std::nullopt);
+  EXPECT_EQ(facts.self.capabilities, 0U);
+  EXPECT_EQ(facts.self.seccomp, 2);
+  EXPECT_TRUE(facts.shm_private);
 }
 
 TEST(inspect_facts, gvisor_is_detected_by_kernel_version) {
-  const facts all = recorded_facts("gvisor");
-  EXPECT_TRUE(all.gvisor);
-  EXPECT_EQ(all.self.container.runtime, "gvisor");
-  ASSERT_EQ(all.gpus.size(), 1U) << "only CUDA lists it";
-  EXPECT_EQ(all.gpus[0].minor, -1);
-  EXPECT_EQ(all.gpus[0].open_error, std::nullopt);
+  const facts facts = recorded_facts("gvisor");
+  EXPECT_TRUE(facts.gvisor);
+  EXPECT_EQ(facts.self.container.runtime, "gvisor");
+  ASSERT_EQ(facts.gpus.size(), 1U) << "only CUDA lists it";
+  EXPECT_EQ(facts.gpus[0].minor, -1);
+  EXPECT_EQ(facts.gpus[0].open_error, std::nullopt);
 }
 
 TEST(inspect_facts, replayed_recording_is_unchanged) {
@@ -112,12 +112,12 @@ facts facts_of(const json& answers) {
 }
 
 TEST(inspect_facts, empty_machine_is_accepted) {
-  const facts all = facts_of(json::object());
-  EXPECT_THAT(all.gpus, IsEmpty());
-  EXPECT_FALSE(all.xids_readable);
-  EXPECT_EQ(all.shm_bytes, 0U);
-  EXPECT_EQ(all.self.pid, 0);
-  EXPECT_FALSE(examine(all).empty());
+  const facts facts = facts_of(json::object());
+  EXPECT_THAT(facts.gpus, IsEmpty());
+  EXPECT_FALSE(facts.xids_readable);
+  EXPECT_EQ(facts.shm_bytes, 0U);
+  EXPECT_EQ(facts.self.pid, 0);
+  EXPECT_FALSE(examine(facts).empty());
 }
 
 TEST(inspect_facts, survives_garbage_in_every_file) {
@@ -144,17 +144,17 @@ TEST(inspect_facts, survives_garbage_in_every_file) {
 }
 
 TEST(inspect_facts, xids_are_read_from_kernel_log) {
-  const facts all =
+  const facts facts =
       facts_of({{"files",
                  {{"/dev/kmsg",
                    "NVRM: Xid (PCI:0000:3B:00): 79, pid=1234, GPU has fallen off the bus.\n"
                    "NVRM: Xid (PCI:0000:3b:00): 31, pid=77, MMU Fault\n"
                    "NVRM: Xid malformed\n"}}}});
-  EXPECT_TRUE(all.xids_readable);
-  ASSERT_EQ(all.xids.size(), 2U);
-  EXPECT_EQ(all.xids[0].number, 79);
-  EXPECT_EQ(all.xids[0].pci_address, "0000:3b:00.0");
-  EXPECT_EQ(all.xids[1].number, 31);
+  EXPECT_TRUE(facts.xids_readable);
+  ASSERT_EQ(facts.xids.size(), 2U);
+  EXPECT_EQ(facts.xids[0].number, 79);
+  EXPECT_EQ(facts.xids[0].pci_address, "0000:3b:00.0");
+  EXPECT_EQ(facts.xids[1].number, 31);
 }
 
 TEST(inspect_facts, device_plugin_replicas_are_counted) {
@@ -231,18 +231,18 @@ TEST(inspect_facts, cdi_conflicts_in_one_directory_are_reported) {
   const std::string text =
       "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\n"
       "devices: [{name: gpu0, containerEdits: {env: [A=b]}}]\n";
-  const auto all =
+  const auto facts =
       facts_of(
           {{"directories", {{"/etc/cdi", {"a.yaml", "b.json"}}, {"/var/run/cdi", {"c.yaml"}}}},
            {"files",
             {{"/etc/cdi/a.yaml", text}, {"/etc/cdi/b.json", text}, {"/var/run/cdi/c.yaml", text}}}})
           .cdi;
-  ASSERT_THAT(all, ::testing::SizeIs(3));
-  EXPECT_EQ(all[0].problem,
+  ASSERT_THAT(facts, ::testing::SizeIs(3));
+  EXPECT_EQ(facts[0].problem,
             "nvidia.com/gpu=gpu0 is also in /etc/cdi/b.json, and engines use neither");
-  EXPECT_EQ(all[1].problem,
+  EXPECT_EQ(facts[1].problem,
             "nvidia.com/gpu=gpu0 is also in /etc/cdi/a.yaml, and engines use neither");
-  EXPECT_EQ(all[2].problem, "");
+  EXPECT_EQ(facts[2].problem, "");
 }
 
 TEST(inspect_recording, invalid_recording_is_rejected) {
@@ -285,8 +285,8 @@ TEST(inspect_predict, agrees_with_measurements) {
   const party other = party_of(8, {0});
   const party elsewhere = party_of(8, {1});
   const party elsewhere_one = party_of(1, {1});
-  const auto failure = [](way how, const party& from, const party& to) {
-    const prediction made = predict(how, from, to, 0);
+  const auto failure = [](way sharing_way, const party& source, const party& target) {
+    const prediction made = predict(sharing_way, source, target, 0);
     EXPECT_EQ(made.works, made.failure.empty());
     EXPECT_NE(made.why, "");
     EXPECT_EQ(made.works, made.remedy.empty());
@@ -316,23 +316,23 @@ TEST(inspect_predict, agrees_with_measurements) {
 }
 
 TEST(inspect_compare, covers_both_directions_of_each_gpu) {
-  facts all = recorded_facts("container-one-of-two");
-  all.peer = all.self;
-  all.peer->pid = 99;
-  all.peer->nspid = {99};
-  all.peer_minors = std::vector<int>{1};
-  const auto predictions = compare_with_peer(all);
+  facts facts = recorded_facts("container-one-of-two");
+  facts.peer = facts.self;
+  facts.peer->pid = 99;
+  facts.peer->nspid = {99};
+  facts.peer_minors = std::vector<int>{1};
+  const auto predictions = compare_with_peer(facts);
   // Host memory, and two GPUs, each of which one of the sides may open.
   EXPECT_EQ(predictions.size(), 2U + 2U * 2U * 4U);
   for (const peer_prediction& each : predictions) {
     EXPECT_EQ(each.expected.works, each.how == way::host) << to_string(each.how);
   }
-  all.peer_minors = std::vector<int>{0};
-  for (const peer_prediction& each : compare_with_peer(all)) {
+  facts.peer_minors = std::vector<int>{0};
+  for (const peer_prediction& each : compare_with_peer(facts)) {
     EXPECT_TRUE(each.expected.works) << to_string(each.how) << " " << each.expected.failure;
   }
-  all.peer.reset();
-  EXPECT_THAT(compare_with_peer(all), IsEmpty());
+  facts.peer.reset();
+  EXPECT_THAT(compare_with_peer(facts), IsEmpty());
 }
 
 }  // namespace

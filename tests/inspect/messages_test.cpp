@@ -47,22 +47,22 @@ struct corpus {
 
 corpus read_corpus() {
   const auto file = nlohmann::json::parse(read_file("messages.json"));
-  corpus all;
+  corpus corpus;
   for (const auto& source : file.at("sources")) {
     for (const auto& each : source.at("messages")) {
       EXPECT_EQ(each.size(), 4U) << each;
-      all.messages.push_back({source.at("source"),
-                              source.at("version"),
-                              each.at("where"),
-                              each.at("text"),
-                              each.at("rule"),
-                              each.at("cause")});
+      corpus.messages.push_back({source.at("source"),
+                                 source.at("version"),
+                                 each.at("where"),
+                                 each.at("text"),
+                                 each.at("rule"),
+                                 each.at("cause")});
     }
   }
   for (const auto& each : file.at("harmless")) {
-    all.harmless.push_back({each.at("source"), {}, {}, each.at("text"), {}, {}});
+    corpus.harmless.push_back({each.at("source"), {}, {}, each.at("text"), {}, {}});
   }
-  return all;
+  return corpus;
 }
 
 const corpus& messages() {

@@ -34,8 +34,8 @@ facts gathered(const json& answers, const driver_view& driver = {}) {
   return gather(*machine.files, [&] { return driver; });
 }
 
-check check_of(const facts& all, const std::string& id) {
-  for (check& each : examine(all)) {
+check check_of(const facts& gathered, const std::string& id) {
+  for (check& each : examine(gathered)) {
     if (each.id == id) {
       return each;
     }
@@ -71,8 +71,8 @@ const json tegra{{"files",
                  {"open_errors", {{"/dev/nvidiactl", 0}, {"/dev/nvidia0", 0}}}};
 
 /// Advice that harms or cannot work on a machine without the usual driver.
-void expect_no_harmful_advice(const facts& all) {
-  for (const check& each : examine(all)) {
+void expect_no_harmful_advice(const facts& gathered) {
+  for (const check& each : examine(gathered)) {
     for (const char* part : {"modprobe",
                              "--device nvidia.com/gpu",
                              "libcuda1",
@@ -261,23 +261,23 @@ TEST(selinux, permissive_denies_nothing) {
 // ---- processes that hold GPUs ----
 
 TEST(holders, are_listed_where_a_reset_is_advised) {
-  facts all = recorded_facts("dgx-h100");
-  all.xids = {{"0000:1b:00.0", 79, "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off"}};
-  EXPECT_THAT(check_of(all, "xid").remedy, HasSubstr("fuser -v /dev/nvidia*"));
-  all.holders = {{812, "nvidia-persiste", {"/dev/nvidia0"}},
-                 {4711, "gpushmd", {"/dev/nvidiactl"}},
-                 {1, "a", {}},
-                 {2, "b", {}},
-                 {3, "c", {}}};
-  const std::string remedy = check_of(all, "xid").remedy;
+  facts gathered = recorded_facts("dgx-h100");
+  gathered.xids = {{"0000:1b:00.0", 79, "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off"}};
+  EXPECT_THAT(check_of(gathered, "xid").remedy, HasSubstr("fuser -v /dev/nvidia*"));
+  gathered.holders = {{812, "nvidia-persiste", {"/dev/nvidia0"}},
+                      {4711, "gpushmd", {"/dev/nvidiactl"}},
+                      {1, "a", {}},
+                      {2, "b", {}},
+                      {3, "c", {}}};
+  const std::string remedy = check_of(gathered, "xid").remedy;
   EXPECT_THAT(remedy,
               AllOf(HasSubstr("stop the processes that have GPUs open: nvidia-persiste (PID 812), "
                               "gpushmd (PID 4711), a (PID 1), b (PID 2) and 1 more"),
                     HasSubstr("systemctl stop nvidia-persistenced"),
                     HasSubstr("gpushm.dev/agent=off nvidia.com/gpu.deploy.operands=false"),
                     HasSubstr("then nvidia-smi --gpu-reset")));
-  all.gpus[1].nvml->mig_pending = true;
-  EXPECT_THAT(check_of(all, "mig").remedy, HasSubstr("gpushmd (PID 4711)"));
+  gathered.gpus[1].nvml->mig_pending = true;
+  EXPECT_THAT(check_of(gathered, "mig").remedy, HasSubstr("gpushmd (PID 4711)"));
   facts mismatch = recorded_facts("driver-mismatch");
   mismatch.holders = {{9, "python3", {"/dev/nvidia0"}}};
   const std::string reload = check_of(mismatch, "driver-match").remedy;
@@ -335,10 +335,10 @@ TEST(cdi_remedy, names_the_writer_of_each_kind) {
        "gpushm.dev/ipc",
        {"gpushm cdi ipc --output=/etc/cdi/gpushm.dev-ipc.yaml"}}};
   for (const document_case& each : cases) {
-    facts all = recorded_facts("dgx-h100");
-    all.cdi = {
+    facts gathered = recorded_facts("dgx-h100");
+    gathered.cdi = {
         {each.path, each.kind, "0.5.0", {"0"}, "it names /dev/nvidia9, which does not exist"}};
-    const check made = check_of(all, "cdi");
+    const check made = check_of(gathered, "cdi");
     EXPECT_EQ(made.result, verdict::warning) << each.path;
     EXPECT_THAT(made.why, HasSubstr("unresolvable CDI devices")) << each.path;
     EXPECT_THAT(made.remedy, Not(HasSubstr("nvidia-ctk"))) << each.path;
@@ -349,22 +349,23 @@ TEST(cdi_remedy, names_the_writer_of_each_kind) {
 }
 
 TEST(cdi_remedy, superseded_document_is_deleted) {
-  facts all = recorded_facts("dgx-h100");
-  all.cdi = {{"/etc/cdi/nvidia.yaml", "nvidia.com/gpu", "0.5.0", {"0"}, "it names /dev/nvidia9"},
-             {"/var/run/cdi/nvidia.yaml", "nvidia.com/gpu", "0.5.0", {"0"}, ""}};
+  facts gathered = recorded_facts("dgx-h100");
+  gathered.cdi = {
+      {"/etc/cdi/nvidia.yaml", "nvidia.com/gpu", "0.5.0", {"0"}, "it names /dev/nvidia9"},
+      {"/var/run/cdi/nvidia.yaml", "nvidia.com/gpu", "0.5.0", {"0"}, ""}};
   EXPECT_THAT(
-      check_of(all, "cdi").remedy,
+      check_of(gathered, "cdi").remedy,
       StartsWith("rm /etc/cdi/nvidia.yaml: /var/run/cdi/nvidia.yaml defines these devices"));
-  all.cdi[1].problem = "it is stale";
-  EXPECT_THAT(check_of(all, "cdi").remedy,
+  gathered.cdi[1].problem = "it is stale";
+  EXPECT_THAT(check_of(gathered, "cdi").remedy,
               StartsWith("gpushm cdi generate --output=/etc/cdi/nvidia.yaml"));
 }
 
 TEST(cdi_remedy, other_vendors_are_foreign) {
   for (const char* kind : {"intel.com/gpu", "notnvidia.com/gpu", "nvidia.com.example.org/gpu"}) {
-    facts all = recorded_facts("dgx-h100");
-    all.cdi = {{"/etc/cdi/x.yaml", kind, "0.5.0", {"0"}, "it is stale"}};
-    EXPECT_EQ(check_of(all, "cdi").result, verdict::note) << kind;
+    facts gathered = recorded_facts("dgx-h100");
+    gathered.cdi = {{"/etc/cdi/x.yaml", kind, "0.5.0", {"0"}, "it is stale"}};
+    EXPECT_EQ(check_of(gathered, "cdi").result, verdict::note) << kind;
   }
 }
 

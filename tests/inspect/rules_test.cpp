@@ -30,16 +30,16 @@ struct rule_case {
   const char* seen;    ///< part of `check::seen`
   const char* remedy;  ///< part of the remedy; empty: no remedy
 };
-void PrintTo(const rule_case& each, std::ostream* to) {
-  *to << each.rule << " " << each.name;
+void PrintTo(const rule_case& rule, std::ostream* to) {
+  *to << rule.rule << " " << rule.name;
 }
 
 void unchanged(facts& /*all*/) {}
 
 /// A GPU of AMD and one of Intel, whose nodes can be opened.
-void add_other_gpus(facts& all) {
-  const auto add = [&all](const char* vendor, const char* device, const char* path) {
-    all.other_gpus.push_back(
+void add_other_gpus(facts& facts) {
+  const auto add = [&facts](const char* vendor, const char* device, const char* path) {
+    facts.other_gpus.push_back(
         {vendor,
          device,
          path,
@@ -64,7 +64,7 @@ const rule_case cases[] = {
     {"platform",
      "wsl2",
      "no-driver",
-     [](facts& all) { all.platform = "wsl2"; },
+     [](facts& facts) { facts.platform = "wsl2"; },
      note,
      "this is WSL2",
      "never install a driver in WSL2"},
@@ -74,16 +74,16 @@ const rule_case cases[] = {
     {"libcuda",
      "not_found_by_the_loader",
      "dgx-h100",
-     [](facts& all) { all.driver.cuda.library.clear(); },
+     [](facts& facts) { facts.driver.cuda.library.clear(); },
      problem,
      "/usr/lib/x86_64-linux-gnu/libcuda.so.550.90.07 exists, but the loader does not find",
      "run ldconfig as root, or export LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu:"},
     {"libcuda",
      "missing_in_a_container",
      "dra-pod",
-     [](facts& all) {
-       all.driver.cuda.library.clear();
-       all.libcuda_files.clear();
+     [](facts& facts) {
+       facts.driver.cuda.library.clear();
+       facts.libcuda_files.clear();
      },
      problem,
      "no libcuda.so.1, though the machine has NVIDIA's kernel module",
@@ -100,14 +100,14 @@ const rule_case cases[] = {
     {"driver-match",
      "in_a_container",
      "dra-pod",
-     [](facts& all) { all.libcuda_version = "560.35.03"; },
+     [](facts& facts) { facts.libcuda_version = "560.35.03"; },
      problem,
      "library 560.35.03",
      "restart the container"},
     {"driver-match",
      "compatibility_package",
      "driver-mismatch",
-     [](facts& all) { all.compat_version = all.libcuda_version; },
+     [](facts& facts) { facts.compat_version = facts.libcuda_version; },
      ok,
      "(forward compatibility package)",
      ""},
@@ -116,7 +116,7 @@ const rule_case cases[] = {
     {"cuda-compat",
      "newer_minor",
      "dgx-h100",
-     [](facts& all) { all.toolkits.front().version = 12090; },
+     [](facts& facts) { facts.toolkits.front().version = 12090; },
      ok,
      "newest here: 12.9",
      ""},
@@ -132,9 +132,9 @@ const rule_case cases[] = {
     {"cuinit",
      "mismatch",
      "dgx-h100",
-     [](facts& all) {
-       all.driver.cuda.result = 803;
-       all.driver.cuda.problem = "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)";
+     [](facts& facts) {
+       facts.driver.cuda.result = 803;
+       facts.driver.cuda.problem = "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)";
      },
      problem,
      "(803)",
@@ -144,16 +144,16 @@ const rule_case cases[] = {
     {"cuinit",
      "crashes",
      "dgx-h100",
-     [](facts& all) { all.driver.failure = "killed by signal 11 (Segmentation fault)"; },
+     [](facts& facts) { facts.driver.failure = "killed by signal 11 (Segmentation fault)"; },
      problem,
      "querying the driver: killed by signal 11 (Segmentation fault)",
      "dmesg"},
     {"cuinit",
      "fabric_manager",
      "dgx-h100",
-     [](facts& all) {
-       all.driver.cuda.result = 802;
-       all.driver.cuda.problem = "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802)";
+     [](facts& facts) {
+       facts.driver.cuda.result = 802;
+       facts.driver.cuda.problem = "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802)";
      },
      problem,
      "(802)",
@@ -164,7 +164,7 @@ const rule_case cases[] = {
     {"nvml",
      "fails",
      "dgx-h100",
-     [](facts& all) { all.driver.nvml.problem = "nvmlInit_v2: NVML_ERROR_UNKNOWN (999)"; },
+     [](facts& facts) { facts.driver.nvml.problem = "nvmlInit_v2: NVML_ERROR_UNKNOWN (999)"; },
      warning,
      "(999)",
      "run nvidia-smi on the host: if it fails there too, repair the host's driver"},
@@ -174,8 +174,8 @@ const rule_case cases[] = {
     {"device-nodes",
      "no_driver_behind",
      "dgx-h100",
-     [](facts& all) {
-       for (auto& node : all.nodes) {
+     [](facts& facts) {
+       for (auto& node : facts.nodes) {
          node.open_error = node.path == "/dev/nvidia-uvm" ? ENXIO : node.open_error;
        }
      },
@@ -192,8 +192,8 @@ const rule_case cases[] = {
     {"device-nodes",
      "cgroup",
      "dgx-h100",
-     [](facts& all) {
-       for (auto& node : all.nodes) {
+     [](facts& facts) {
+       for (auto& node : facts.nodes) {
          node.open_error = node.path == "/dev/nvidiactl" ? EPERM : node.open_error;
        }
      },
@@ -203,8 +203,8 @@ const rule_case cases[] = {
     {"device-nodes",
      "mode",
      "dgx-h100",
-     [](facts& all) {
-       for (auto& node : all.nodes) {
+     [](facts& facts) {
+       for (auto& node : facts.nodes) {
          node.open_error = node.path == "/dev/nvidia-uvm" ? EACCES : node.open_error;
        }
      },
@@ -223,14 +223,14 @@ const rule_case cases[] = {
     {"gpu-nodes",
      "one_denied_by_its_mode",
      "container-one-of-two",
-     [](facts& all) { all.gpus[1].open_error = EACCES; },
+     [](facts& facts) { facts.gpus[1].open_error = EACCES; },
      warning,
      "1 of 2 can be opened: /dev/nvidia1 of GPU-000000a1 is denied by its owner and mode",
      "NVreg_DeviceFileMode"},
     {"gpu-nodes",
      "none",
      "container-one-of-two",
-     [](facts& all) { all.gpus[0].open_error = EPERM; },
+     [](facts& facts) { facts.gpus[0].open_error = EPERM; },
      problem,
      "0 of 2 can be opened: /dev/nvidia0 of GPU-000000a0 is denied by the device cgroup",
      "start the container with the GPU"},
@@ -248,49 +248,49 @@ const rule_case cases[] = {
     {"visible-devices",
      "useful",
      "dgx-h100",
-     [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "1,GPU-000000a2"; },
+     [](facts& facts) { facts.self.variables["CUDA_VISIBLE_DEVICES"] = "1,GPU-000000a2"; },
      ok,
      "CUDA_VISIBLE_DEVICES=1,GPU-000000a2",
      ""},
     {"visible-devices",
      "names_missing_gpu",
      "container-one-of-two",
-     [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "1"; },
+     [](facts& facts) { facts.self.variables["CUDA_VISIBLE_DEVICES"] = "1"; },
      problem,
      "CUDA_VISIBLE_DEVICES=1",
      "unset CUDA_VISIBLE_DEVICES"},
     {"visible-devices",
      "empty",
      "dgx-h100",
-     [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = ""; },
+     [](facts& facts) { facts.self.variables["CUDA_VISIBLE_DEVICES"] = ""; },
      problem,
      "CUDA_VISIBLE_DEVICES=",
      "unset CUDA_VISIBLE_DEVICES"},
     {"visible-devices",
      "ended_deliberately",
      "dgx-h100",
-     [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "0,1,-1"; },
+     [](facts& facts) { facts.self.variables["CUDA_VISIBLE_DEVICES"] = "0,1,-1"; },
      ok,
      "CUDA_VISIBLE_DEVICES=0,1,-1",
      ""},
     {"visible-devices",
      "hides_all",
      "dgx-h100",
-     [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "-1"; },
+     [](facts& facts) { facts.self.variables["CUDA_VISIBLE_DEVICES"] = "-1"; },
      problem,
      "CUDA_VISIBLE_DEVICES=-1",
      "unset CUDA_VISIBLE_DEVICES"},
     {"visible-devices",
      "ends_early",
      "dgx-h100",
-     [](facts& all) { all.self.variables["CUDA_VISIBLE_DEVICES"] = "0,1,9,2"; },
+     [](facts& facts) { facts.self.variables["CUDA_VISIBLE_DEVICES"] = "0,1,9,2"; },
      warning,
      "CUDA_VISIBLE_DEVICES=0,1,9,2",
      "remove \"9\" from CUDA_VISIBLE_DEVICES"},
     {"visible-devices",
      "not_applied",
      "no-driver",
-     [](facts& all) { all.self.variables["NVIDIA_VISIBLE_DEVICES"] = "all"; },
+     [](facts& facts) { facts.self.variables["NVIDIA_VISIBLE_DEVICES"] = "all"; },
      problem,
      "NVIDIA_VISIBLE_DEVICES=all",
      "runtimeClassName: nvidia"},
@@ -301,10 +301,10 @@ const rule_case cases[] = {
     {"other-gpus",
      "described",
      "dgx-h100",
-     [](facts& all) {
-       add_other_gpus(all);
-       all.cdi.push_back({"/etc/cdi/amd.json", "amd.com/gpu", "0.7.0", {"0"}, {}});
-       all.cdi.push_back({"/etc/cdi/intel.yaml", "intel.com/gpu", "0.7.0", {"0"}, {}});
+     [](facts& facts) {
+       add_other_gpus(facts);
+       facts.cdi.push_back({"/etc/cdi/amd.json", "amd.com/gpu", "0.7.0", {"0"}, {}});
+       facts.cdi.push_back({"/etc/cdi/intel.yaml", "intel.com/gpu", "0.7.0", {"0"}, {}});
      },
      ok,
      "1 AMD GPU and 1 Intel GPU; the nodes can be opened; with CDI documents",
@@ -319,10 +319,10 @@ const rule_case cases[] = {
     {"other-gpus",
      "document-with-a-problem",
      "dgx-h100",
-     [](facts& all) {
-       add_other_gpus(all);
-       all.cdi.push_back({"/etc/cdi/amd.json", "amd.com/gpu", "0.7.0", {"0"}, {}});
-       all.cdi.push_back({"/etc/cdi/intel.yaml", "intel.com/gpu", "0.7.0", {"0"}, "it is stale"});
+     [](facts& facts) {
+       add_other_gpus(facts);
+       facts.cdi.push_back({"/etc/cdi/amd.json", "amd.com/gpu", "0.7.0", {"0"}, {}});
+       facts.cdi.push_back({"/etc/cdi/intel.yaml", "intel.com/gpu", "0.7.0", {"0"}, "it is stale"});
      },
      note,
      "no usable CDI document for intel.com/gpu",
@@ -330,9 +330,9 @@ const rule_case cases[] = {
     {"other-gpus",
      "not-in-the-group",
      "dgx-h100",
-     [](facts& all) {
-       add_other_gpus(all);
-       all.other_gpus[1].open_error = EACCES;
+     [](facts& facts) {
+       add_other_gpus(facts);
+       facts.other_gpus[1].open_error = EACCES;
      },
      note,
      "/dev/dri/renderD128 is denied by its owner and mode (EACCES)",
@@ -340,9 +340,9 @@ const rule_case cases[] = {
     {"other-gpus",
      "without-kfd",
      "dgx-h100",
-     [](facts& all) {
-       add_other_gpus(all);
-       all.other_gpus.back().status.reset();
+     [](facts& facts) {
+       add_other_gpus(facts);
+       facts.other_gpus.back().status.reset();
      },
      note,
      "/dev/kfd is missing",
@@ -350,15 +350,15 @@ const rule_case cases[] = {
     {"cdi",
      "stale",
      "dgx-h100",
-     [](facts& all) { all.cdi[0].problem = "it names /dev/nvidia9, which does not exist"; },
+     [](facts& facts) { facts.cdi[0].problem = "it names /dev/nvidia9, which does not exist"; },
      warning,
      "/etc/cdi/nvidia.yaml: it names /dev/nvidia9, which does not exist",
      "gpushm cdi generate --output=/etc/cdi/nvidia.yaml"},
     {"cdi",
      "foreign",
      "dgx-h100",
-     [](facts& all) {
-       all.cdi.push_back({"/etc/cdi/intel.yaml", "intel.com/gpu", "0.5.0", {"0"}, "it is stale"});
+     [](facts& facts) {
+       facts.cdi.push_back({"/etc/cdi/intel.yaml", "intel.com/gpu", "0.5.0", {"0"}, "it is stale"});
      },
      note,
      "/etc/cdi/intel.yaml: it is stale",
@@ -366,10 +366,10 @@ const rule_case cases[] = {
     {"cdi",
      "nvidia_before_foreign",
      "dgx-h100",
-     [](facts& all) {
-       all.cdi.insert(all.cdi.begin(),
-                      {"/etc/cdi/intel.yaml", "intel.com/gpu", "0.5.0", {"0"}, "it is stale"});
-       all.cdi[1].problem = "it names /dev/nvidia9, which does not exist";
+     [](facts& facts) {
+       facts.cdi.insert(facts.cdi.begin(),
+                        {"/etc/cdi/intel.yaml", "intel.com/gpu", "0.5.0", {"0"}, "it is stale"});
+       facts.cdi[1].problem = "it names /dev/nvidia9, which does not exist";
      },
      warning,
      "/etc/cdi/nvidia.yaml: it names /dev/nvidia9",
@@ -377,12 +377,12 @@ const rule_case cases[] = {
     {"cdi",
      "of_the_agent",
      "dgx-h100",
-     [](facts& all) {
-       all.cdi.push_back({"/var/run/cdi/gpushm.dev-claim-1.json",
-                          "gpushm.dev/share",
-                          "0.5.0",
-                          {"claim-1"},
-                          "it names /run/gpushm/d/claim-1, which does not exist"});
+     [](facts& facts) {
+       facts.cdi.push_back({"/var/run/cdi/gpushm.dev-claim-1.json",
+                            "gpushm.dev/share",
+                            "0.5.0",
+                            {"claim-1"},
+                            "it names /run/gpushm/d/claim-1, which does not exist"});
      },
      warning,
      "/var/run/cdi/gpushm.dev-claim-1.json: it names",
@@ -390,8 +390,8 @@ const rule_case cases[] = {
     {"cdi",
      "without_a_kind",
      "dgx-h100",
-     [](facts& all) {
-       all.cdi.push_back({"/etc/cdi/x.yaml", "", "", {}, "it cannot be read"});
+     [](facts& facts) {
+       facts.cdi.push_back({"/etc/cdi/x.yaml", "", "", {}, "it cannot be read"});
      },
      warning,
      "/etc/cdi/x.yaml: it cannot be read",
@@ -399,8 +399,9 @@ const rule_case cases[] = {
     {"cdi",
      "twice",
      "dgx-h100",
-     [](facts& all) {
-       all.cdi[0].problem = "nvidia.com/gpu=0 is also in /etc/cdi/b.yaml, and engines use neither";
+     [](facts& facts) {
+       facts.cdi[0].problem =
+           "nvidia.com/gpu=0 is also in /etc/cdi/b.yaml, and engines use neither";
      },
      warning,
      "engines use neither",
@@ -411,9 +412,9 @@ const rule_case cases[] = {
     {"gpus",
      "does_not_answer",
      "dgx-h100",
-     [](facts& all) {
-       all.gpus[6].nvml.reset();
-       all.gpus[6].cuda.clear();
+     [](facts& facts) {
+       facts.gpus[6].nvml.reset();
+       facts.gpus[6].cuda.clear();
      },
      problem,
      "GPU-000000a6 can be opened, but neither NVML nor CUDA lists it",
@@ -423,7 +424,7 @@ const rule_case cases[] = {
     {"vmm-support",
      "lacking",
      "dgx-h100",
-     [](facts& all) { all.gpus[3].cuda[0].file_handles = false; },
+     [](facts& facts) { facts.gpus[3].cuda[0].file_handles = false; },
      problem,
      "GPU-000000a3 cannot export",
      "client::share"},
@@ -432,8 +433,8 @@ const rule_case cases[] = {
     {"rdma",
      "all",
      "dgx-h100",
-     [](facts& all) {
-       for (auto& gpu : all.gpus) {
+     [](facts& facts) {
+       for (auto& gpu : facts.gpus) {
          gpu.cuda[0].rdma = gpu.cuda[0].rdma_vmm = true;
        }
      },
@@ -443,11 +444,11 @@ const rule_case cases[] = {
     {"rdma",
      "not_of_virtual_memory",
      "dgx-h100",
-     [](facts& all) {
-       for (auto& gpu : all.gpus) {
+     [](facts& facts) {
+       for (auto& gpu : facts.gpus) {
          gpu.cuda[0].rdma = gpu.cuda[0].rdma_vmm = true;
        }
-       all.gpus[3].cuda[0].rdma_vmm = false;
+       facts.gpus[3].cuda[0].rdma_vmm = false;
      },
      note,
      "not RDMA capable on GPU-000000a3 (cudaMalloc memory only); it is on GPU-000000a0",
@@ -455,8 +456,8 @@ const rule_case cases[] = {
     {"rdma",
      "none",
      "h200-one-of-two",
-     [](facts& all) {
-       for (auto& gpu : all.gpus) {
+     [](facts& facts) {
+       for (auto& gpu : facts.gpus) {
          for (auto& each : gpu.cuda) {
            each.rdma = each.rdma_vmm = false;
          }
@@ -471,22 +472,22 @@ const rule_case cases[] = {
     {"mig",
      "no_instance",
      "mig-a100",
-     [](facts& all) { all.gpus[0].nvml->mig_instances.clear(); },
+     [](facts& facts) { facts.gpus[0].nvml->mig_instances.clear(); },
      problem,
      "MIG mode of GPU-000000b0 is on, but it has no instance here",
      "nvidia-smi mig -lgip"},
     {"mig",
      "pending",
      "dgx-h100",
-     [](facts& all) { all.gpus[1].nvml->mig_pending = true; },
+     [](facts& facts) { facts.gpus[1].nvml->mig_pending = true; },
      warning,
      "MIG mode of GPU-000000a1 will be on after a reset",
      "--gpu-reset"},
     {"mig",
      "capability_denied",
      "mig-a100",
-     [](facts& all) {
-       for (auto& node : all.nodes) {
+     [](facts& facts) {
+       for (auto& node : facts.nodes) {
          node.open_error = node.path.find("caps") == std::string::npos ? 0 : EACCES;
        }
      },
@@ -498,7 +499,7 @@ const rule_case cases[] = {
     {"compute-mode",
      "exclusive",
      "dgx-h100",
-     [](facts& all) { all.gpus[2].nvml->compute_mode = "exclusive process"; },
+     [](facts& facts) { facts.gpus[2].nvml->compute_mode = "exclusive process"; },
      problem,
      "compute mode of GPU-000000a2 is exclusive process",
      "nvidia-smi -i 0000:52:00.0 -c DEFAULT"},
@@ -507,7 +508,7 @@ const rule_case cases[] = {
     {"mps",
      "on",
      "dgx-h100",
-     [](facts& all) { all.mps = true; },
+     [](facts& facts) { facts.mps = true; },
      warning,
      "MPS control daemon",
      "nvidia-cuda-mps-control"},
@@ -516,7 +517,7 @@ const rule_case cases[] = {
     {"virtualization",
      "vgpu",
      "dgx-h100",
-     [](facts& all) { all.gpus[0].nvml->virtualization = "vgpu"; },
+     [](facts& facts) { facts.gpus[0].nvml->virtualization = "vgpu"; },
      warning,
      "GPU-000000a0 is a vGPU",
      "doctor"},
@@ -525,7 +526,7 @@ const rule_case cases[] = {
     {"persistence",
      "off",
      "dgx-h100",
-     [](facts& all) { all.gpus[7].nvml->persistence = false; },
+     [](facts& facts) { facts.gpus[7].nvml->persistence = false; },
      warning,
      "persistence mode of GPU-000000a7 is off",
      "nvidia-persistenced"},
@@ -535,14 +536,14 @@ const rule_case cases[] = {
     {"peer-access",
      "denied",
      "dgx-h100",
-     [](facts& all) { all.pairs[0].access = false; },
+     [](facts& facts) { facts.pairs[0].access = false; },
      warning,
      "GPU-000000a0 has no peer access to GPU-000000a1",
      "topo -p2p"},
     {"peer-access",
      "links_down",
      "dgx-h100",
-     [](facts& all) { all.gpus[4].nvml->links[5].active = false; },
+     [](facts& facts) { facts.gpus[4].nvml->links[5].active = false; },
      warning,
      "1 of 18 NVLinks of GPU-000000a4 are down",
      "nvlink -s"},
@@ -551,15 +552,15 @@ const rule_case cases[] = {
     {"imex",
      "channel",
      "dgx-h100",
-     [](facts& all) { all.imex_channels = {0}; },
+     [](facts& facts) { facts.imex_channels = {0}; },
      ok,
      "1 IMEX channel",
      ""},
     {"imex",
      "denied",
      "dgx-h100",
-     [](facts& all) {
-       all.nodes.push_back({"/dev/nvidia-caps-imex-channels/channel0", std::nullopt, EPERM, {}});
+     [](facts& facts) {
+       facts.nodes.push_back({"/dev/nvidia-caps-imex-channels/channel0", std::nullopt, EPERM, {}});
      },
      warning,
      "/dev/nvidia-caps-imex-channels/channel0 is denied by the device cgroup",
@@ -570,8 +571,8 @@ const rule_case cases[] = {
     {"xid",
      "of_a_program",
      "dgx-h100",
-     [](facts& all) {
-       all.xids = {{"0000:1b:00.0", 31, "NVRM: Xid (PCI:0000:1b:00): 31, pid=7, MMU Fault"}};
+     [](facts& facts) {
+       facts.xids = {{"0000:1b:00.0", 31, "NVRM: Xid (PCI:0000:1b:00): 31, pid=7, MMU Fault"}};
      },
      warning,
      "1 in the kernel's log, such as NVRM: Xid (PCI:0000:1b:00): 31",
@@ -579,8 +580,8 @@ const rule_case cases[] = {
     {"xid",
      "contained",
      "dgx-h100",
-     [](facts& all) {
-       all.xids = {{"0000:1b:00.0", 94, "NVRM: Xid (PCI:0000:1b:00): 94, Contained: SM"}};
+     [](facts& facts) {
+       facts.xids = {{"0000:1b:00.0", 94, "NVRM: Xid (PCI:0000:1b:00): 94, Contained: SM"}};
      },
      warning,
      "1 in the kernel's log, such as NVRM: Xid (PCI:0000:1b:00): 94",
@@ -588,8 +589,8 @@ const rule_case cases[] = {
     {"xid",
      "unknown",
      "dgx-h100",
-     [](facts& all) {
-       all.xids = {{"0000:1b:00.0", 999, "NVRM: Xid (PCI:0000:1b:00): 999, new"}};
+     [](facts& facts) {
+       facts.xids = {{"0000:1b:00.0", 999, "NVRM: Xid (PCI:0000:1b:00): 999, new"}};
      },
      warning,
      "1 in the kernel's log, such as NVRM: Xid (PCI:0000:1b:00): 999",
@@ -597,9 +598,9 @@ const rule_case cases[] = {
     {"xid",
      "of_the_gpu",
      "dgx-h100",
-     [](facts& all) {
-       all.xids = {{"0000:1b:00.0", 79, "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off"},
-                   {"0000:1b:00.0", 31, "NVRM: Xid (PCI:0000:1b:00): 31, pid=7, MMU Fault"}};
+     [](facts& facts) {
+       facts.xids = {{"0000:1b:00.0", 79, "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off"},
+                     {"0000:1b:00.0", 31, "NVRM: Xid (PCI:0000:1b:00): 31, pid=7, MMU Fault"}};
      },
      problem,
      "2 in the kernel's log, such as NVRM: Xid (PCI:0000:1b:00): 79",
@@ -609,8 +610,8 @@ const rule_case cases[] = {
     {"selinux",
      "allows",
      "dgx-h100",
-     [](facts& all) {
-       all.selinux = {true, true, "a:b:unconfined_t:s0", true, {}};
+     [](facts& facts) {
+       facts.selinux = {true, true, "a:b:unconfined_t:s0", true, {}};
      },
      ok,
      "enforcing, this process is unconfined_t",
@@ -618,12 +619,12 @@ const rule_case cases[] = {
     {"selinux",
      "denies_containers",
      "dgx-h100",
-     [](facts& all) {
-       all.selinux = {true,
-                      true,
-                      "a:b:unconfined_t:s0",
-                      false,
-                      {{"/dev/nvidia0", "a:object_r:xserver_misc_device_t:s0"}}};
+     [](facts& facts) {
+       facts.selinux = {true,
+                        true,
+                        "a:b:unconfined_t:s0",
+                        false,
+                        {{"/dev/nvidia0", "a:object_r:xserver_misc_device_t:s0"}}};
      },
      note,
      "container_use_devices is off, and /dev/nvidia0 is xserver_misc_device_t",
@@ -650,7 +651,7 @@ const rule_case cases[] = {
     {"namespaces",
      "hidden",
      "no-driver",
-     [](facts& all) { all.self.namespaces.clear(); },
+     [](facts& facts) { facts.self.namespaces.clear(); },
      none,
      "unknown (the namespaces are not visible)",
      ""},
@@ -668,7 +669,7 @@ const rule_case cases[] = {
     {"user-namespace",
      "private",
      "dra-pod",
-     [](facts& all) { all.self.namespaces["user"].host = false; },
+     [](facts& facts) { facts.self.namespaces["user"].host = false; },
      warning,
      "private",
      "tenant"},
@@ -678,7 +679,7 @@ const rule_case cases[] = {
     {"host-namespaces",
      "host_pid",
      "dra-pod",
-     [](facts& all) { all.self.namespaces["pid"].host = true; },
+     [](facts& facts) { facts.self.namespaces["pid"].host = true; },
      warning,
      "this container has hostPID: true",
      "delete hostPID: true from the pod"},
@@ -687,7 +688,7 @@ const rule_case cases[] = {
     {"privileges",
      "privileged",
      "dra-pod",
-     [](facts& all) { all.self.capabilities = 0x1ffffffffffU; },
+     [](facts& facts) { facts.self.capabilities = 0x1ffffffffffU; },
      warning,
      "with capabilities",
      "delete privileged: true"},
@@ -702,21 +703,21 @@ const rule_case cases[] = {
     {"limits",
      "few",
      "dgx-h100",
-     [](facts& all) { all.self.limits["Max open files"] = 256; },
+     [](facts& facts) { facts.self.limits["Max open files"] = 256; },
      warning,
      "256 open files",
      "ulimit -n"},
     {"limits",
      "none",
      "dgx-h100",
-     [](facts& all) { all.self.limits.erase("Max open files"); },
+     [](facts& facts) { facts.self.limits.erase("Max open files"); },
      ok,
      "no limit on open files",
      ""},
     {"limits",
      "hidden",
      "dgx-h100",
-     [](facts& all) { all.self.limits.clear(); },
+     [](facts& facts) { facts.self.limits.clear(); },
      none,
      "unknown (this process's limits are not visible)",
      ""},
@@ -731,8 +732,8 @@ const rule_case cases[] = {
     {"broker",
      "reachable",
      "dgx-h100",
-     [](facts& all) {
-       all.broker = {"/run/gpushm/d/a/socket", true, "a", 1, 3, "proven", {}};
+     [](facts& facts) {
+       facts.broker = {"/run/gpushm/d/a/socket", true, "a", 1, 3, "proven", {}};
      },
      ok,
      "domain \"a\" at /run/gpushm/d/a/socket, protocol 1, 3 segments, fence proven",
@@ -740,8 +741,8 @@ const rule_case cases[] = {
     {"broker",
      "without_a_fence",
      "dgx-h100",
-     [](facts& all) {
-       all.broker = {"/run/gpushm/d/a/socket", true, "a", 1, 3, "none", {}};
+     [](facts& facts) {
+       facts.broker = {"/run/gpushm/d/a/socket", true, "a", 1, 3, "none", {}};
      },
      note,
      "3 segments, fence none",
@@ -749,8 +750,8 @@ const rule_case cases[] = {
     {"broker",
      "not_mounted",
      "dra-pod",
-     [](facts& all) {
-       all.broker = {"", false, "", 0, 0, "", "the socket does not exist"};
+     [](facts& facts) {
+       facts.broker = {"", false, "", 0, 0, "", "the socket does not exist"};
      },
      warning,
      "the socket does not exist",
@@ -766,14 +767,14 @@ const rule_case cases[] = {
     {"waiting-streams",
      "many",
      "dgx-h100",
-     [](facts& all) { all.self.variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "99"; },
+     [](facts& facts) { facts.self.variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "99"; },
      ok,
      "CUDA_DEVICE_MAX_CONNECTIONS=99, 32 connections: at most 16 of a process's streams",
      ""},
     {"waiting-streams",
      "one_connection",
      "dgx-h100",
-     [](facts& all) { all.self.variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"; },
+     [](facts& facts) { facts.self.variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"; },
      warning,
      "CUDA_DEVICE_MAX_CONNECTIONS=1: no stream can wait for a timeline",
      "unset CUDA_DEVICE_MAX_CONNECTIONS, or export CUDA_DEVICE_MAX_CONNECTIONS=8"},
@@ -791,9 +792,9 @@ const check& found(const std::vector<check>& checks, const std::string& id) {
 class inspect_rule : public ::testing::TestWithParam<rule_case> {};
 
 TEST_P(inspect_rule, returns_expected_verdict) {
-  facts all = recorded_facts(GetParam().machine);
-  GetParam().change(all);
-  const auto checks = examine(all);
+  facts facts = recorded_facts(GetParam().machine);
+  GetParam().change(facts);
+  const auto checks = examine(facts);
   const check& made = found(checks, GetParam().rule);
   EXPECT_EQ(made.result, GetParam().expected) << made.seen;
   EXPECT_THAT(made.seen, HasSubstr(GetParam().seen));
@@ -804,8 +805,8 @@ TEST_P(inspect_rule, returns_expected_verdict) {
   }
 }
 
-std::string case_name(const ::testing::TestParamInfo<rule_case>& each) {
-  std::string name = std::string(each.param.rule) + "_" + each.param.name;
+std::string case_name(const ::testing::TestParamInfo<rule_case>& info) {
+  std::string name = std::string(info.param.rule) + "_" + info.param.name;
   for (char& letter : name) {
     letter = letter == '-' ? '_' : letter;
   }
@@ -846,17 +847,17 @@ TEST(inspect_rules, problem_has_reason_and_remedy) {
 }
 
 std::map<std::string, std::string> consequences_of(const std::vector<check>& checks) {
-  std::map<std::string, std::string> all;
+  std::map<std::string, std::string> texts;
   for (const check& each : checks) {
     if (!each.follows.empty()) {
-      all[each.id] = each.follows;
+      texts[each.id] = each.follows;
       EXPECT_EQ(each.result, note) << each.id;
       EXPECT_EQ(each.why, "follows from " + each.follows);
       EXPECT_EQ(each.remedy, "");
       EXPECT_EQ(found(checks, each.follows).result, problem) << each.follows;
     }
   }
-  return all;
+  return texts;
 }
 
 std::set<std::string> with(verdict result, const std::vector<check>& checks) {

@@ -32,9 +32,9 @@ using ::testing::Not;
 constexpr std::uint64_t gib = 1ULL << 30U;
 
 facts machine_of(std::size_t count, int per_node) {
-  facts all;
-  all.module_version = "580.159.04";
-  all.driver.cuda.version = 13000;
+  facts facts;
+  facts.module_version = "580.159.04";
+  facts.driver.cuda.version = 13000;
   for (std::size_t i = 0; i < count; ++i) {
     gpu_facts gpu;
     const std::string digits = std::to_string(i);
@@ -55,7 +55,7 @@ facts machine_of(std::size_t count, int per_node) {
     cuda.multiprocessors = 58;
     cuda.vmm = cuda.file_handles = cuda.pool_file_handles = true;
     gpu.cuda.push_back(cuda);
-    all.gpus.push_back(std::move(gpu));
+    facts.gpus.push_back(std::move(gpu));
   }
   for (std::size_t from = 0; from < count; ++from) {
     for (std::size_t to = 0; to < count; ++to) {
@@ -66,16 +66,16 @@ facts machine_of(std::size_t count, int per_node) {
         pair.access = true;
         pair.native_atomics = false;
         pair.performance_rank = 1;
-        pair.pcie_distance = all.gpus[from].numa_node == all.gpus[to].numa_node ? "PIX" : "SYS";
-        all.pairs.push_back(pair);
+        pair.pcie_distance = facts.gpus[from].numa_node == facts.gpus[to].numa_node ? "PIX" : "SYS";
+        facts.pairs.push_back(pair);
       }
     }
   }
-  return all;
+  return facts;
 }
 
-void link(facts& all, std::size_t a, std::size_t b, int links, bool switched = false) {
-  for (pair_facts& pair : all.pairs) {
+void link(facts& facts, std::size_t a, std::size_t b, int links, bool switched = false) {
+  for (pair_facts& pair : facts.pairs) {
     if ((pair.from == a && pair.to == b) || (pair.from == b && pair.to == a)) {
       pair.links = links;
       pair.link_version = 4;
@@ -87,10 +87,10 @@ void link(facts& all, std::size_t a, std::size_t b, int links, bool switched = f
   }
 }
 
-std::vector<measured_pair> measured(const facts& all, double rate) {
+std::vector<measured_pair> measured(const facts& facts, double rate) {
   std::vector<measured_pair> pairs;
-  for (const gpu_facts& from : all.gpus) {
-    for (const gpu_facts& to : all.gpus) {
+  for (const gpu_facts& from : facts.gpus) {
+    for (const gpu_facts& to : facts.gpus) {
       const bool own = &from == &to;
       pairs.push_back({from.uuid,
                        to.uuid,
@@ -105,36 +105,36 @@ std::vector<measured_pair> measured(const facts& all, double rate) {
   return pairs;
 }
 
-std::vector<open_segment> segments(const facts& all, std::size_t count) {
+std::vector<open_segment> segments(const facts& facts, std::size_t count) {
   std::vector<open_segment> made;
   for (std::size_t i = 0; i < count; ++i) {
     made.push_back({"w/llama-3-70b-instruct/layers/" + std::to_string(i),
                     (i + 1) * gib,
-                    i % 5 == 4 ? "" : all.gpus.at(i * i % all.gpus.size()).uuid});
+                    i % 5 == 4 ? "" : facts.gpus.at(i * i % facts.gpus.size()).uuid});
   }
   return made;
 }
 
 /// Every shape to draw, by name.
 std::map<std::string, topology> shapes() {
-  std::map<std::string, topology> all;
+  std::map<std::string, topology> entries;
   for (const std::string& name : gpushm_tests::machine_names()) {
-    all[name].machine = gpushm_tests::recorded_facts(name);
+    entries[name].machine = gpushm_tests::recorded_facts(name);
   }
-  all["one"].machine = machine_of(1, 1);
+  entries["one"].machine = machine_of(1, 1);
 
-  topology& two = all["two-linked"];
+  topology& two = entries["two-linked"];
   two.machine = machine_of(2, 2);
   link(two.machine, 0, 1, 18);
   two.measured = measured(two.machine, 397e9);
   two.segments = segments(two.machine, 4);
 
-  topology& switched = all["two-switched"];
+  topology& switched = entries["two-switched"];
   switched.machine = machine_of(2, 1);
   link(switched.machine, 0, 1, 18, true);
   switched.measured = measured(switched.machine, 397e9);
 
-  topology& mesh = all["four-mesh"];
+  topology& mesh = entries["four-mesh"];
   mesh.machine = machine_of(4, 2);
   for (std::size_t a = 0; a < 4; ++a) {
     for (std::size_t b = a + 1; b < 4; ++b) {
@@ -143,14 +143,14 @@ std::map<std::string, topology> shapes() {
   }
   mesh.segments = segments(mesh.machine, 20);
 
-  topology& pairs = all["four-pairs"];
+  topology& pairs = entries["four-pairs"];
   pairs.machine = machine_of(4, 4);
   link(pairs.machine, 0, 1, 2);
   link(pairs.machine, 2, 3, 2);
   pairs.machine.gpus[3].sharing = "time-sliced";
   pairs.machine.gpus[3].time_slices = 4;
 
-  topology& cube = all["eight-cube"];
+  topology& cube = entries["eight-cube"];
   cube.machine = machine_of(8, 4);
   for (std::size_t side = 0; side < 8; side += 4) {
     link(cube.machine, side + 0, side + 1, 1);
@@ -165,7 +165,7 @@ std::map<std::string, topology> shapes() {
   }
   cube.measured = measured(cube.machine, 21.5e9);
 
-  topology& plain = all["eight-pcie"];
+  topology& plain = entries["eight-pcie"];
   plain.machine = machine_of(8, 0);
   plain.measured = measured(plain.machine, 21.5e9);
   plain.measured[1] = {
@@ -175,12 +175,12 @@ std::map<std::string, topology> shapes() {
   }
   plain.segments = segments(plain.machine, 40);
 
-  topology& full = all["eight-switched"];
+  topology& full = entries["eight-switched"];
   full.machine = gpushm_tests::recorded_facts("dgx-h100");
   full.measured = measured(full.machine, 397e9);
   full.measured[1].bytes_per_second = 380e9;
   full.segments = segments(full.machine, 17);
-  return all;
+  return entries;
 }
 
 class each_shape : public ::testing::TestWithParam<std::string> {
@@ -317,8 +317,8 @@ INSTANTIATE_TEST_SUITE_P(topology,
                          });
 
 TEST(topology_pictures, switch_is_drawn_once) {
-  const auto all = shapes();
-  const std::string svg = topology_svg(all.at("eight-switched"));
+  const auto pictures = shapes();
+  const std::string svg = topology_svg(pictures.at("eight-switched"));
   EXPECT_THAT(svg,
               HasSubstr("NVSwitch: 18 NVLinks (generation 4) per GPU, 450 GB/s each way, "
                         "measured 380 GB/s to 397 GB/s"));
@@ -328,13 +328,13 @@ TEST(topology_pictures, switch_is_drawn_once) {
                          std::sregex_iterator());
   };
   EXPECT_EQ(lines(svg), 8 + 1);  // one per GPU, one in the legend
-  EXPECT_EQ(lines(topology_svg(all.at("four-mesh"))), 6 + 1);
-  EXPECT_EQ(lines(topology_svg(all.at("four-pairs"))), 2 + 4 + 2);
+  EXPECT_EQ(lines(topology_svg(pictures.at("four-mesh"))), 6 + 1);
+  EXPECT_EQ(lines(topology_svg(pictures.at("four-pairs"))), 2 + 4 + 2);
 }
 
 TEST(topology_pictures, segments_that_do_not_fit_are_counted) {
-  const auto all = shapes();
-  const topology& mesh = all.at("four-mesh");
+  const auto pictures = shapes();
+  const topology& mesh = pictures.at("four-mesh");
   std::size_t on_first = 0;
   for (const auto& each : mesh.segments) {
     on_first += each.device == mesh.machine.gpus[0].uuid ? 1U : 0U;
@@ -363,21 +363,22 @@ topology hostile() {
   const std::string name =
       "</text><script>alert(\"1\")</script>&amp;\"];\n\x1b]0;x\x07\\\xff\xc2\x9b\xe2\x80\xae" +
       std::string(300, 'W') + "\xe6\xbc\xa2\xe5\xad\x97";
-  topology all;
-  all.machine = machine_of(2, 1);
-  link(all.machine, 0, 1, 2);
-  all.machine.module_version = name;
-  for (gpu_facts& gpu : all.machine.gpus) {
+  topology topology;
+  topology.machine = machine_of(2, 1);
+  link(topology.machine, 0, 1, 2);
+  topology.machine.module_version = name;
+  for (gpu_facts& gpu : topology.machine.gpus) {
     gpu.name = gpu.sharing = gpu.pci_address = name;
     gpu.nvml.emplace();
     gpu.nvml->mig_instances.push_back({"MIG-1", name, 1, 1, gib});
     gpu.uuid += name;
-    all.segments.push_back({name, gib, gpu.uuid});
+    topology.segments.push_back({name, gib, gpu.uuid});
   }
-  all.segments.push_back({name, gib, ""});
-  all.measured.push_back({all.machine.gpus[0].uuid, all.machine.gpus[1].uuid, 0, 0, name, 0, 0, 0});
-  all.machine.pairs[0].pcie_distance = name;
-  return all;
+  topology.segments.push_back({name, gib, ""});
+  topology.measured.push_back(
+      {topology.machine.gpus[0].uuid, topology.machine.gpus[1].uuid, 0, 0, name, 0, 0, 0});
+  topology.machine.pairs[0].pcie_distance = name;
+  return topology;
 }
 
 void expect_no_control(const std::string& text) {
@@ -390,18 +391,18 @@ void expect_no_control(const std::string& text) {
 }
 
 TEST(topology_pictures, hostile_names_are_escaped) {
-  const topology all = hostile();
-  const std::string svg = topology_svg(all);
+  const topology pictures = hostile();
+  const std::string svg = topology_svg(pictures);
   expect_no_control(svg);
   expect_well_formed(svg);
   expect_readable(svg);
   EXPECT_THAT(svg, Not(HasSubstr("<script")));
 
-  const std::string text = topology_text(all);
+  const std::string text = topology_text(pictures);
   expect_no_control(text);
 
   // No name terminates a DOT string early: outside of strings there is only the program's own text.
-  const std::string dot = topology_dot(all);
+  const std::string dot = topology_dot(pictures);
   expect_no_control(dot);
   std::string outside;
   bool inside = false;
@@ -420,18 +421,18 @@ TEST(topology_pictures, hostile_names_are_escaped) {
 }
 
 TEST(topology_pictures, pairs_of_missing_gpus_are_ignored) {
-  topology all;
-  all.machine = machine_of(1, 1);
+  topology pictures;
+  pictures.machine = machine_of(1, 1);
   pair_facts stray;
   stray.from = 0;
   stray.to = 7;
   stray.links = 3;
-  all.machine.pairs.push_back(stray);
-  all.measured.push_back({"GPU-x", "", 1e9, 1, ""});
-  all.segments.push_back({"a", 1, "GPU-x"});
-  expect_well_formed(topology_svg(all));
-  EXPECT_THAT(topology_text(all), HasSubstr("hidden"));
-  EXPECT_THAT(topology_dot(all), Not(HasSubstr("gpu7")));
+  pictures.machine.pairs.push_back(stray);
+  pictures.measured.push_back({"GPU-x", "", 1e9, 1, ""});
+  pictures.segments.push_back({"a", 1, "GPU-x"});
+  expect_well_formed(topology_svg(pictures));
+  EXPECT_THAT(topology_text(pictures), HasSubstr("hidden"));
+  EXPECT_THAT(topology_dot(pictures), Not(HasSubstr("gpu7")));
 }
 
 }  // namespace

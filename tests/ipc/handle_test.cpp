@@ -47,8 +47,8 @@ ipc_handle measured_event() {
 
 constexpr std::int32_t exporter_pid = 0x2c3;
 
-bool is_equal(const ipc_handle& one, const ipc_handle& other) {
-  return std::memcmp(one.bytes, other.bytes, sizeof(one.bytes)) == 0;
+bool is_equal(const ipc_handle& left, const ipc_handle& right) {
+  return std::memcmp(left.bytes, right.bytes, sizeof(left.bytes)) == 0;
 }
 
 TEST(memory_handles, have_their_tag_until_it_is_taken) {

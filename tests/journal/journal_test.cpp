@@ -34,20 +34,20 @@ std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-unique_fd copy_of(const journal& one) {
-  return unique_fd(::fcntl(one.descriptor(), F_DUPFD_CLOEXEC, 0));
+unique_fd copy_of(const journal& journal) {
+  return unique_fd(::fcntl(journal.descriptor(), F_DUPFD_CLOEXEC, 0));
 }
 
 using contents = std::map<record_key, std::string>;
 
-contents read_all(const journal& one) {
+contents read_all(const journal& journal) {
   contents result;
-  one.for_each([&](const record_key& key, std::span<const std::byte> value) {
+  journal.for_each([&](const record_key& key, std::span<const std::byte> value) {
     result.emplace(key, text_of(value));
   });
-  EXPECT_EQ(result.size(), one.size());
+  EXPECT_EQ(result.size(), journal.size());
   for (const auto& [key, text] : result) {
-    const auto found = one.find(key);
+    const auto found = journal.find(key);
     EXPECT_TRUE(found && text_of(*found) == text);
   }
   return result;
@@ -172,9 +172,9 @@ TEST(journal, agrees_with_a_map_after_random_transactions) {
   }
 }
 
-std::uint64_t memory_of(const journal& one) {
+std::uint64_t memory_of(const journal& journal) {
   struct stat status {};
-  EXPECT_EQ(::fstat(one.descriptor(), &status), 0);
+  EXPECT_EQ(::fstat(journal.descriptor(), &status), 0);
   return static_cast<std::uint64_t>(status.st_blocks) * 512;
 }
 

@@ -64,13 +64,13 @@ std::span<const std::byte> bytes_of(const Value& value) {
 }
 
 template <typename Value>
-std::optional<Value> read(const journal& from, const record_key& key) {
-  const auto found = from.find(key);
-  if (!found) {
+std::optional<Value> read(const journal& journal, const record_key& key) {
+  const auto entry = journal.find(key);
+  if (!entry) {
     return std::nullopt;
   }
   Value value{};
-  std::memcpy(&value, found->data(), sizeof(value));
+  std::memcpy(&value, entry->data(), sizeof(value));
   return value;
 }
 

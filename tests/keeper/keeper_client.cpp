@@ -184,20 +184,20 @@ int main(int argc, char** argv) {
     const auto inherited =
         mode == "systemd" ? libsystemd().inherited() : gpushm::keeper::take_inherited_descriptors();
     auto store = gpushm::keeper::descriptor_store::from_environment();
-    std::map<std::string, std::vector<std::string>> all;
+    std::map<std::string, std::vector<std::string>> entries;
     for (const auto& each : inherited) {
-      all[each.name].push_back(contents(each.descriptor.get()));
+      entries[each.name].push_back(contents(each.descriptor.get()));
     }
     std::string line = "inherited " + std::to_string(inherited.size());
     if (inherited.size() <= 10) {
-      for (const auto& [name, texts] : all) {
+      for (const auto& [name, texts] : entries) {
         for (const std::string& text : texts) {
           line += " " + name + "=" + text;
         }
       }
     } else {
       bool right = true;
-      for (const auto& [name, texts] : all) {
+      for (const auto& [name, texts] : entries) {
         right = right && texts.size() == 1 && name.ends_with("." + texts[0]);
       }
       line += right ? " all right" : " mixed up";

@@ -37,14 +37,14 @@ class watching {
 };
 
 TEST(watchdog, finds_a_program_that_has_stopped_reporting) {
-  watching of;
-  EXPECT_FALSE(of.finds_hang_within(1h)) << "it has never reported";
+  watching watching;
+  EXPECT_FALSE(watching.finds_hang_within(1h)) << "it has never reported";
   for (int i = 0; i < 10; ++i) {
-    of.report();
-    EXPECT_FALSE(of.finds_hang_within(29s));
+    watching.report();
+    EXPECT_FALSE(watching.finds_hang_within(29s));
   }
-  of.report();
-  EXPECT_TRUE(of.finds_hang_within(30s));
+  watching.report();
+  EXPECT_TRUE(watching.finds_hang_within(30s));
 }
 
 TEST(watchdog, does_not_watch_a_program_that_has_ended) {
@@ -59,12 +59,12 @@ TEST(watchdog, does_not_watch_a_program_that_has_ended) {
 TEST(watchdog, does_not_count_time_in_which_the_keeper_was_stopped) {
   for (const auto before : {0s, 5s, 10s, 14s, 19s}) {
     for (const auto stop : {1s, 20s, 31s, 3'600s}) {
-      watching of;
-      of.report();
-      EXPECT_FALSE(of.finds_hang_within(before));
-      of.stop_for(stop);
-      EXPECT_FALSE(of.finds_hang_within(2s)) << "it has no time left to report";
-      EXPECT_TRUE(of.finds_hang_within(30s)) << "it does not report";
+      watching watching;
+      watching.report();
+      EXPECT_FALSE(watching.finds_hang_within(before));
+      watching.stop_for(stop);
+      EXPECT_FALSE(watching.finds_hang_within(2s)) << "it has no time left to report";
+      EXPECT_TRUE(watching.finds_hang_within(30s)) << "it does not report";
     }
   }
 }

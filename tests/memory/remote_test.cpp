@@ -81,13 +81,13 @@ std::optional<mapped_file> file_at(std::uint64_t first, std::uint64_t end) {
   return file_at(first, end, maps);
 }
 
-void expect_memfd(const std::optional<mapped_file>& found, std::uint64_t offset) {
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->device, makedev(0, 1));
-  EXPECT_EQ(found->inode, 1234U);
-  EXPECT_EQ(found->offset_bytes, offset);
-  EXPECT_TRUE(found->is_memfd);
-  EXPECT_TRUE(found->shared);
+void expect_memfd(const std::optional<mapped_file>& file, std::uint64_t offset) {
+  ASSERT_TRUE(file);
+  EXPECT_EQ(file->device, makedev(0, 1));
+  EXPECT_EQ(file->inode, 1234U);
+  EXPECT_EQ(file->offset_bytes, offset);
+  EXPECT_TRUE(file->is_memfd);
+  EXPECT_TRUE(file->shared);
 }
 
 TEST(mapped_files, are_found_at_first_and_last_byte) {
@@ -268,15 +268,15 @@ TEST(shared_tables, create_once_for_all_threads_and_destroy_after_last) {
   counted_table table;
   constexpr int threads = 10;
   std::barrier start(threads);
-  std::vector<std::future<std::shared_ptr<counted>>> all;
+  std::vector<std::future<std::shared_ptr<counted>>> results;
   for (int i = 0; i < threads; ++i) {
-    all.push_back(std::async(std::launch::async, [&] {
+    results.push_back(std::async(std::launch::async, [&] {
       start.arrive_and_wait();
       return table.find_or_make(1, [] { return std::make_unique<counted>(); });
     }));
   }
   std::vector<std::shared_ptr<counted>> users;
-  for (auto& each : all) {
+  for (auto& each : results) {
     users.push_back(each.get());
   }
   for (const auto& each : users) {
@@ -302,9 +302,9 @@ TEST(shared_tables, never_have_two_values_of_a_key) {
   constexpr int threads = 4;
   constexpr int rounds = 500;
   std::barrier start(threads);
-  std::vector<std::jthread> all;
+  std::vector<std::jthread> workers;
   for (int i = 0; i < threads; ++i) {
-    all.emplace_back([&] {
+    workers.emplace_back([&] {
       start.arrive_and_wait();
       for (int round = 0; round < rounds; ++round) {
         const auto mine = table.find_or_make(1, [] { return std::make_unique<counted>(); });
@@ -312,7 +312,7 @@ TEST(shared_tables, never_have_two_values_of_a_key) {
       }
     });
   }
-  all.clear();
+  workers.clear();
   EXPECT_EQ(counted::alive, 0);
   EXPECT_EQ(counted::most, 1);
   EXPECT_GE(counted::created, 1);
@@ -458,17 +458,17 @@ TEST_F(host_sources, sealed_memfd_is_accepted_for_any_range) {
   } ranges[] = {{0, 4 * page}, {0, 1}, {1, 17}, {page - 1, 2}, {3 * page, page}, {4 * page - 1, 1}};
   for (const auto& range : ranges) {
     SCOPED_TRACE(std::to_string(range.offset) + " + " + std::to_string(range.size));
-    const auto found = find_source("kv", bytes_of(mapped) + range.offset, range.size);
-    EXPECT_EQ(found->kind(), gpushm::backend::host);
-    EXPECT_EQ(found->device(), device_id{});
-    EXPECT_EQ(found->address(), reinterpret_cast<std::uintptr_t>(bytes_of(mapped) + range.offset));
-    EXPECT_EQ(found->size_bytes(), range.size);
-    EXPECT_EQ(found->offset_bytes(), range.offset);
-    EXPECT_EQ(found->allocated_bytes(), 4 * page);
-    EXPECT_EQ(found->chunk_bytes(), std::vector<std::uint64_t>{4 * page});
-    EXPECT_FALSE(found->remote());
-    EXPECT_TRUE(found->unchanged());
-    const auto chunk = found->export_chunk(0);
+    const auto source = find_source("kv", bytes_of(mapped) + range.offset, range.size);
+    EXPECT_EQ(source->kind(), gpushm::backend::host);
+    EXPECT_EQ(source->device(), device_id{});
+    EXPECT_EQ(source->address(), reinterpret_cast<std::uintptr_t>(bytes_of(mapped) + range.offset));
+    EXPECT_EQ(source->size_bytes(), range.size);
+    EXPECT_EQ(source->offset_bytes(), range.offset);
+    EXPECT_EQ(source->allocated_bytes(), 4 * page);
+    EXPECT_EQ(source->chunk_bytes(), std::vector<std::uint64_t>{4 * page});
+    EXPECT_FALSE(source->remote());
+    EXPECT_TRUE(source->unchanged());
+    const auto chunk = source->export_chunk(0);
     ASSERT_TRUE(chunk);
     EXPECT_NE(chunk.get(), fd.get()) << "the caller keeps its descriptor";
     EXPECT_EQ(::fcntl(chunk.get(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
@@ -494,8 +494,8 @@ TEST_F(host_sources, may_be_mapped_in_pieces) {
   const auto mapped = map(fd, 4 * page);
   // Different permissions for the middle: three lines of /proc/self/maps.
   ASSERT_EQ(::mprotect(bytes_of(mapped) + page, page, PROT_READ), 0);
-  const auto found = find_source("kv", bytes_of(mapped) + 10, 3 * page);
-  EXPECT_EQ(found->offset_bytes(), 10U);
+  const auto source = find_source("kv", bytes_of(mapped) + 10, 3 * page);
+  EXPECT_EQ(source->offset_bytes(), 10U);
   // A hole in the middle, then another file there.
   ASSERT_EQ(::munmap(bytes_of(mapped) + page, page), 0);
   expect_not_exportable(bytes_of(mapped), 3 * page, private_text_);
@@ -574,7 +574,9 @@ TEST(own_exports, open_as_pointer_while_shared) {
   const auto memory = exported(bytes.data(), bytes.size(), 7);
   const std::string text =
       "open \"kv\": this process no longer shares that memory (share it again)";
-  const auto open = [&](const remote_memory& what) { return open_own("kv", what); };
+  const auto open = [&](const remote_memory& remote_memory) {
+    return open_own("kv", remote_memory);
+  };
   EXPECT_EQ(error_of([&] { static_cast<void>(open(memory)); }, errc::gone_or_replaced), text);
   {
     const own_export shared(memory);

@@ -170,10 +170,10 @@ class promtool : public monitoring {
       GTEST_SKIP() << "no promtool in $PATH (Debian: prometheus)";
     }
   }
-  static void accepts(const std::string& what, const std::string& file) {
+  static void accepts(const std::string& kind, const std::string& file) {
     gpushm_testing::spawn_options options;
     options.argv = {
-        "promtool", what, "rules", std::string(GPUSHM_SOURCE_DIR "/deploy/monitoring/") + file};
+        "promtool", kind, "rules", std::string(GPUSHM_SOURCE_DIR "/deploy/monitoring/") + file};
     const auto done = gpushm_testing::run_program(options, gpushm_testing::scaled_timeout(60s));
     EXPECT_EQ(done.status, gpushm_testing::exited(0)) << done.out << done.err;
   }

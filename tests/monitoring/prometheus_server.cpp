@@ -72,7 +72,7 @@ gpushm_testing::spawn_options prometheus_server::options_for(
   return options;
 }
 
-gpushm_testing::spawn_options plot_options(const prometheus_server& from,
+gpushm_testing::spawn_options plot_options(const prometheus_server& server,
                                            std::chrono::seconds time,
                                            const std::string& note,
                                            const std::string& output) {
@@ -80,7 +80,7 @@ gpushm_testing::spawn_options plot_options(const prometheus_server& from,
   options.argv = {"python3",
                   GPUSHM_SOURCE_DIR "/scripts/plot_dashboard.py",
                   "--prometheus",
-                  from.url(),
+                  server.url(),
                   "--dashboard",
                   GPUSHM_SOURCE_DIR "/deploy/monitoring/dashboard.json",
                   "--seconds",

@@ -38,7 +38,7 @@ class prometheus_server {
 
 /// Options to run scripts/plot_dashboard.py on the last `time` of a Prometheus. `note` becomes part
 /// of the picture.
-[[nodiscard]] gpushm_testing::spawn_options plot_options(const prometheus_server& from,
+[[nodiscard]] gpushm_testing::spawn_options plot_options(const prometheus_server& server,
                                                          std::chrono::seconds time,
                                                          const std::string& note,
                                                          const std::string& output);

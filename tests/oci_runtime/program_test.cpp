@@ -260,15 +260,15 @@ TEST_F(oci_runtime, logs_each_edit_with_its_reason) {
   set("log_format: json\n");
   EXPECT_EQ(run(create()).status, exited(7));
   std::istringstream lines(contents(log()));
-  std::vector<json> all;
+  std::vector<json> entries;
   for (std::string line; std::getline(lines, line);) {
-    all.push_back(json::parse(line));
+    entries.push_back(json::parse(line));
   }
-  ASSERT_EQ(all.size(), 4U);
-  EXPECT_EQ(all.back()["device"], "nvidia.com/gpu=0");
-  EXPECT_EQ(all.back()["container"], "box");
-  EXPECT_EQ(all.back()["reason"], "NVIDIA_VISIBLE_DEVICES=0");
-  EXPECT_EQ(all.back()["edit"], "device /dev/nvidia0 (c 1:3 rwm)");
+  ASSERT_EQ(entries.size(), 4U);
+  EXPECT_EQ(entries.back()["device"], "nvidia.com/gpu=0");
+  EXPECT_EQ(entries.back()["container"], "box");
+  EXPECT_EQ(entries.back()["reason"], "NVIDIA_VISIBLE_DEVICES=0");
+  EXPECT_EQ(entries.back()["edit"], "device /dev/nvidia0 (c 1:3 rwm)");
 }
 
 TEST_F(oci_runtime, unwritable_log_is_reported_and_not_fatal) {

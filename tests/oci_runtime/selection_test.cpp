@@ -65,16 +65,16 @@ class oci_runtime_selection : public ::testing::Test {
   /// The files of the driver that a container with these capabilities gets.
   [[nodiscard]] std::vector<std::string> files(const std::vector<std::string>& names,
                                                std::optional<std::string> capabilities) const {
-    std::vector<std::string> all;
+    std::vector<std::string> result;
     for (const selected& each : select(names, std::move(capabilities))) {
       for (const cdi::mount& file : each.given.changes.mounts) {
-        all.push_back(file.container_path.substr(file.container_path.rfind('/') + 1));
+        result.push_back(file.container_path.substr(file.container_path.rfind('/') + 1));
       }
       for (const cdi::device_node& node : each.given.changes.device_nodes) {
-        all.push_back(node.path);
+        result.push_back(node.path);
       }
     }
-    return all;
+    return result;
   }
   [[nodiscard]] std::string problem_of(const std::vector<std::string>& names,
                                        std::optional<std::string> capabilities = {}) const {

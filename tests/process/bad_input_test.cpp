@@ -75,12 +75,12 @@ TEST_F(bad_input, wrong_kind_of_chunk_is_refused) {
   wrong.emplace_back("directory", unique_fd(::open("/", O_RDONLY | O_CLOEXEC)));
   wrong.emplace_back("path only", unique_fd(::open("/dev/null", O_PATH | O_CLOEXEC)));
   wrong.emplace_back("state table", unique_fd(::dup(client.state_table())));
-  for (const auto& [what, fd] : wrong) {
-    ASSERT_TRUE(fd) << what;
+  for (const auto& [kind, fd] : wrong) {
+    ASSERT_TRUE(fd) << kind;
     const int number = fd.get();
     EXPECT_EQ(failure_of(client.request(wire::attach{generation, 0, {4096}}, {&number, 1})),
               errc::wrong_descriptor_kind)
-        << what;
+        << kind;
   }
   EXPECT_EQ(failure_of(client.request(wire::publish{generation, {}})),
             errc::wrong_descriptor_count);
@@ -355,9 +355,9 @@ TEST_F(bad_input, hole_in_chunk_reads_as_zero) {
           reply.descriptors.front().get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096),
       0);
   auto other = connect();
-  const auto found = other.open("punched");
+  const auto opened = other.open("punched");
   std::array<std::byte, 1> first{std::byte{1}};
-  found.read(0, first);  // does not fault
+  opened.read(0, first);  // does not fault
   EXPECT_EQ(first[0], std::byte{0});
   EXPECT_EQ(created.state(), gpushm::segment_state::live);
   EXPECT_EQ(bystander_.stat("punched").size_bytes, 4096U);

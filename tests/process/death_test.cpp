@@ -158,14 +158,14 @@ TEST_F(death_of_client, published_persistent_segment_survives_its_producer) {
         };
         EXPECT_TRUE(eventually(settled, seconds(4)));
         {
-          const auto found = client_.try_open(name);
+          const auto opened = client_.try_open(name);
           if (printed(victim, "published")) {
-            ASSERT_TRUE(found.has_value());
+            ASSERT_TRUE(opened.has_value());
           }
-          if (found) {
+          if (opened) {
             ++survived;
-            EXPECT_TRUE(holds_pattern(*found));
-            const auto metadata = found->metadata();
+            EXPECT_TRUE(holds_pattern(*opened));
+            const auto metadata = opened->metadata();
             EXPECT_EQ(std::string(reinterpret_cast<const char*>(metadata.data()), metadata.size()),
                       round_metadata);
             client_.remove(name);

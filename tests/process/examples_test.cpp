@@ -38,9 +38,9 @@ void PrintTo(placement value, std::ostream* to) {
 /// The process that `unshare --fork` started; 0 if there is none.
 pid_t only_child_of(pid_t parent) {
   const std::string task = std::to_string(parent);
-  pid_t found = 0;
-  std::ifstream("/proc/" + task + "/task/" + task + "/children") >> found;
-  return found;
+  pid_t examples = 0;
+  std::ifstream("/proc/" + task + "/task/" + task + "/children") >> examples;
+  return examples;
 }
 
 class examples : public ::testing::TestWithParam<placement> {

@@ -59,16 +59,16 @@ class fence : public bad_input {
     writer.wait_for_line("^ready$", seconds(20));
     return writer;
   }
-  static std::uint64_t value_of(const gpushm::segment& of) {
+  static std::uint64_t value_of(const gpushm::segment& segment) {
     std::uint64_t value = 0;
-    std::memcpy(&value, of.data(), sizeof value);
+    std::memcpy(&value, segment.data(), sizeof value);
     return value;
   }
-  static bool changes(const gpushm::segment& of, milliseconds within) {
-    const auto before = value_of(of);
+  static bool changes(const gpushm::segment& segment, milliseconds within) {
+    const auto before = value_of(segment);
     const auto end = clock::now() + within;
     while (clock::now() < end) {
-      if (value_of(of) != before) {
+      if (value_of(segment) != before) {
         return true;
       }
       ::usleep(500);
@@ -79,12 +79,12 @@ class fence : public bad_input {
     return eventually([&] { return bystander_.stat("kv").ending != 0; }, seconds(10));
   }
   /// Returns the next event of that kind; nullopt after `timeout`.
-  static std::optional<gpushm::event> next_of(gpushm::subscription& from,
+  static std::optional<gpushm::event> next_of(gpushm::subscription& subscription,
                                               event_kind kind,
                                               milliseconds timeout) {
     const auto end = clock::now() + timeout;
     while (clock::now() < end) {
-      auto event = from.next(milliseconds(gpushm_testing::milliseconds_until(end)));
+      auto event = subscription.next(milliseconds(gpushm_testing::milliseconds_until(end)));
       if (event && event->kind == kind) {
         return event;
       }

@@ -60,21 +60,21 @@ bool exists(const std::string& path) {
 
 /// Resources of the in-process broker that a process has: sockets, memory, the lock, pidfds.
 std::string guest_resources_of(pid_t pid) {
-  gpushm_testing::descriptor_counts found;
+  gpushm_testing::descriptor_counts counts;
   for (const auto& [kind, count] : count_descriptors(pid)) {
     if (kind.find("socket") != std::string::npos || kind.find("memfd:") != std::string::npos ||
         kind.find(".lock") != std::string::npos || kind.find("pidfd") != std::string::npos ||
         kind.find("/guest") != std::string::npos) {
-      found[kind] = count;
+      counts[kind] = count;
     }
   }
-  return to_text(found);
+  return to_text(counts);
 }
 
 class guest : public ::testing::Test {
  protected:
-  void start(const std::string& kind, const std::string& what) {
-    host_.emplace(child::start({.argv = {own_program("guest_host"), path_, kind, what}}));
+  void start(const std::string& kind, const std::string& action) {
+    host_.emplace(child::start({.argv = {own_program("guest_host"), path_, kind, action}}));
     host_->wait_for_line("^ready$", seconds(10));
   }
   /// Starts the host's work; returns the pids of its children.

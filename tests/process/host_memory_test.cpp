@@ -268,16 +268,17 @@ TEST(host_memory, of_small_segments_ends_in_an_error) {
   for (const std::uint64_t bytes : {100'000UL, 1UL << 20U, 15UL << 20U}) {
     EXPECT_EQ(run_in(group,
                      [&] {
-                       std::vector<std::unique_ptr<allocation>> all;
+                       std::vector<std::unique_ptr<allocation>> allocations;
                        try {
                          for (;;) {
-                           all.push_back(allocate(bytes));
+                           allocations.push_back(allocate(bytes));
                          }
                        } catch (const error& why) {
-                         const bool is_good =
-                             why.code() == errc::out_of_memory && all.size() * bytes >= nearly_full;
+                         const bool is_good = why.code() == errc::out_of_memory &&
+                                              allocations.size() * bytes >= nearly_full;
                          if (!is_good) {
-                           std::cerr << all.size() << " segments, then: " << why.what() << '\n';
+                           std::cerr << allocations.size() << " segments, then: " << why.what()
+                                     << '\n';
                          }
                          return is_good ? 0 : 1;
                        }

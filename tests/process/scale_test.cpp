@@ -120,12 +120,12 @@ TEST_F(scale, segment_with_four_thousand_chunks) {
     }
     created.publish();
     EXPECT_EQ(consumer.stat("scale/chunks").chunks, chunks);
-    const auto found = consumer.open("scale/chunks");
+    const auto opened = consumer.open("scale/chunks");
     // One address range, in order.
     for (std::uint64_t i = 0; i < chunks; ++i) {
       std::uint64_t number = 0;
       std::memcpy(
-          &number, static_cast<const std::byte*>(found.data()) + i * chunk_bytes, sizeof number);
+          &number, static_cast<const std::byte*>(opened.data()) + i * chunk_bytes, sizeof number);
       ASSERT_EQ(number, i);
     }
     // Descriptors are closed once sent and once mapped.

@@ -28,12 +28,12 @@ using samples::record;
 using either_value = std::variant<core::saved_value, broker_value>;
 
 /// Decodes a copy in a buffer of the exact size, so that sanitizers detect reads past the end.
-either_value decoded(const record& from) {
-  const std::vector<std::byte> copy(from.bytes.begin(), from.bytes.end());
-  if (const auto name = name_of({from.kind, 0, 0})) {
+either_value decoded(const record& record) {
+  const std::vector<std::byte> copy(record.bytes.begin(), record.bytes.end());
+  if (const auto name = name_of({record.kind, 0, 0})) {
     return decode(name->kind, copy);
   }
-  return decode(static_cast<kind>(from.kind), copy);
+  return decode(static_cast<kind>(record.kind), copy);
 }
 
 record encoded_again(const either_value& value) {
@@ -41,9 +41,9 @@ record encoded_again(const either_value& value) {
 }
 
 /// The cause of the error that decoding throws.
-std::string refusal(const record& from) {
+std::string refusal(const record& record) {
   try {
-    static_cast<void>(decoded(from));
+    static_cast<void>(decoded(record));
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::invalid_argument);
     return why.cause();
@@ -58,11 +58,11 @@ record finished(std::uint32_t kind, fbs::FlatBufferBuilder& builder, fbs::Offset
   return {kind, {first, first + builder.GetSize()}};
 }
 
-constexpr std::uint32_t number(core::record_kind what) {
-  return static_cast<std::uint32_t>(what);
+constexpr std::uint32_t number(core::record_kind kind) {
+  return static_cast<std::uint32_t>(kind);
 }
-constexpr std::uint32_t number(kind what) {
-  return static_cast<std::uint32_t>(what);
+constexpr std::uint32_t number(kind kind) {
+  return static_cast<std::uint32_t>(kind);
 }
 
 template <typename T>
@@ -208,7 +208,7 @@ TEST(damaged_record, that_is_truncated_is_refused_or_complete) {
 }
 
 TEST(damaged_record, is_refused_or_is_a_value) {
-  const std::vector<record> all = samples::full_records();
+  const std::vector<record> records = samples::full_records();
   std::mt19937 random(20'250'731);
   const auto below = [&](std::size_t n) {
     return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
@@ -216,7 +216,7 @@ TEST(damaged_record, is_refused_or_is_a_value) {
   int refused = 0;
   int accepted = 0;
   for (int i = 0; i < 20'000; ++i) {
-    record changed = all[below(all.size())];
+    record changed = records[below(records.size())];
     for (std::size_t more = 1 + below(4); more > 0; --more) {
       const std::size_t at = below(changed.bytes.size());
       switch (below(8)) {
@@ -236,7 +236,7 @@ TEST(damaged_record, is_refused_or_is_a_value) {
           changed.bytes[at] = static_cast<std::byte>(random());
           break;
         case 4:
-          changed.kind = all[below(all.size())].kind;
+          changed.kind = records[below(records.size())].kind;
           break;
         default:
           changed.bytes[at] ^= static_cast<std::byte>(1U << below(8));
@@ -328,8 +328,10 @@ TEST(damaged_record, with_a_wrong_length_is_refused) {
 
 TEST(damaged_record, of_no_kind_or_without_a_part_is_refused) {
   const record lane = encoded(lane_record{1, 2});
-  for (const std::uint32_t what : {0U, 12U, 63U, number(kind::handled), 71U, 72U, 0xFFFF'FFFFU}) {
-    EXPECT_EQ(refusal({what, lane.bytes}), "a record is damaged: an unknown kind") << what;
+  for (const std::uint32_t kind_number :
+       {0U, 12U, 63U, number(kind::handled), 71U, 72U, 0xFFFF'FFFFU}) {
+    EXPECT_EQ(refusal({kind_number, lane.bytes}), "a record is damaged: an unknown kind")
+        << kind_number;
   }
   EXPECT_THROW(static_cast<void>(decode(static_cast<core::record_kind>(12), lane.bytes)), error);
   fbs::FlatBufferBuilder builder;
@@ -406,14 +408,14 @@ TEST(newer_record, may_have_unknown_fields) {
 TEST(older_record, has_defaults_for_missing_fields) {
   for_each_full_value([](const auto& full) {
     using value = std::decay_t<decltype(full)>;
-    const std::uint32_t what = samples::kind_of(full);
-    if (what == number(core::record_kind::confirmation)) {
+    const std::uint32_t kind_number = samples::kind_of(full);
+    if (kind_number == number(core::record_kind::confirmation)) {
       return;  // its open is required
     }
     fbs::FlatBufferBuilder builder;
     const fbs::uoffset_t start = builder.StartTable();
     const fbs::Offset<fbs::Table> table(builder.EndTable(start));
-    EXPECT_EQ(decoded(finished(what, builder, table)), either_value(value{})) << what;
+    EXPECT_EQ(decoded(finished(kind_number, builder, table)), either_value(value{})) << kind_number;
   });
   fbs::FlatBufferBuilder builder;
   const auto empty = fb::CreateOpen(builder);

@@ -72,8 +72,8 @@ class share_world : public ::testing::TestWithParam<share_setting> {
   }
   /// Starts an agent that is connected and uses GPU `ordinal`.
   [[nodiscard]] agent start(int ordinal = 0) const { return start(settings(), ordinal); }
-  [[nodiscard]] agent start(const agent_settings& how, int ordinal = 0) const {
-    agent started(how);
+  [[nodiscard]] agent start(const agent_settings& settings, int ordinal = 0) const {
+    agent started(settings);
     started.request("connect " + options_.socket_path);
     started.request("device " + std::to_string(ordinal));
     if (GetParam().both_pid_1) {

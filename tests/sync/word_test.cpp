@@ -100,12 +100,12 @@ TEST_F(page, an_end_keeps_the_last_value) {
     writer_.reset(0);
     ASSERT_EQ(writer_.signal(41), signal_result::done);
     writer_.close(how);
-    const reading found = writer_.reader().read();
-    EXPECT_EQ(found.kind(), how);
-    EXPECT_EQ(found.value(), 41U);
+    const reading reading = writer_.reader().read();
+    EXPECT_EQ(reading.kind(), how);
+    EXPECT_EQ(reading.value(), 41U);
     EXPECT_EQ(writer_.signal(42), signal_result::closed);
     writer_.close(word_kind::ended);
-    EXPECT_EQ(writer_.reader().read(), found) << "closed twice";
+    EXPECT_EQ(writer_.reader().read(), reading) << "closed twice";
   }
 }
 

@@ -144,9 +144,9 @@ TEST_P(item_streams, publish_in_their_order_on_several_streams) {
 
 INSTANTIATE_TEST_SUITE_P(all, item_streams, testing::Values(gpus::fake, gpus::real), name_of);
 
-bool succeeds(agent& by, const std::string& order) {
-  by.send(order);
-  return by.reply().starts_with("ok");
+bool succeeds(agent& agent, const std::string& order) {
+  agent.send(order);
+  return agent.reply().starts_with("ok");
 }
 
 /// C18, C14: each call of the driver fails once; then the object is as before.

@@ -111,19 +111,19 @@ void publish_claim(gpushm_testing::raw_session& session,
 
 class channels : public testing::Test {
  protected:
-  [[nodiscard]] static channel_producer create(const client& by,
+  [[nodiscard]] static channel_producer create(const client& client,
                                                std::uint32_t slots,
                                                std::uint64_t bytes = 4'096) {
     return channel_producer::create(
-        by, "c", {.slot_bytes = bytes, .slots = slots, .device = "host"});
+        client, "c", {.slot_bytes = bytes, .slots = slots, .device = "host"});
   }
   /// After a producer of another client: its broker may meet the end of that one later.
-  [[nodiscard]] static channel_producer create_next(const client& by, std::uint32_t slots) {
+  [[nodiscard]] static channel_producer create_next(const client& client, std::uint32_t slots) {
     channel_producer result;
     EXPECT_TRUE(eventually(
         [&] {
           try {
-            result = create(by, slots);
+            result = create(client, slots);
             return true;
           } catch (const gpushm::error& why) {
             if (why.code() != errc::already_exists) {
@@ -135,10 +135,10 @@ class channels : public testing::Test {
         20s));
     return result;
   }
-  static void publish_one(channel_producer& by) {
-    auto slot = by.acquire(60s);
+  static void publish_one(channel_producer& producer) {
+    auto slot = producer.acquire(60s);
     ASSERT_TRUE(slot);
-    const std::uint64_t number = by.stats().announced + 1;
+    const std::uint64_t number = producer.stats().announced + 1;
     fill(*slot, number);
     EXPECT_EQ(slot->publish(number_of(number)), number);
   }

@@ -559,28 +559,28 @@ class agent {
     return executable;  // neither is destroyed before the process ends
   }
   void launch(cuda::CUgraphExec executable) { must(cu()->cuGraphLaunch(executable, handle_at(0))); }
-  void fill_or_copy(bool fills, segment& on, std::uint64_t round) {
+  void fill_or_copy(bool fills, segment& segment, std::uint64_t round) {
     if (fills) {
-      must(cu()->cuMemsetD32Async(address_of(on.mutable_data()),
+      must(cu()->cuMemsetD32Async(address_of(segment.mutable_data()),
                                   static_cast<unsigned int>(round),
-                                  on.size_bytes() / sizeof(unsigned int),
+                                  segment.size_bytes() / sizeof(unsigned int),
                                   handle_at(0)));
     } else {
-      must(cu()->cuMemcpyDtoHAsync_v2(loaded_.data() + (round - 1) * on.size_bytes(),
-                                      address_of(on.data()),
-                                      on.size_bytes(),
+      must(cu()->cuMemcpyDtoHAsync_v2(loaded_.data() + (round - 1) * segment.size_bytes(),
+                                      address_of(segment.data()),
+                                      segment.size_bytes(),
                                       handle_at(0)));
     }
   }
   /// The good rounds, whose number each word of the segment had.
   std::string finish_rounds(bool produces,
                             timeline& other,
-                            const segment& on,
+                            const segment& segment,
                             std::uint64_t count) {
     must(cu()->cuStreamSynchronize(handle_at(0)));
     if (!produces) {
       const auto* const words = reinterpret_cast<const unsigned int*>(loaded_.data());
-      const std::size_t words_per_round = on.size_bytes() / sizeof(unsigned int);
+      const std::size_t words_per_round = segment.size_bytes() / sizeof(unsigned int);
       last_good_ = 0;
       while (last_good_ != count &&
              std::all_of(words + last_good_ * words_per_round,
@@ -594,10 +594,10 @@ class agent {
   }
 
   std::string rounds_of_values(
-      bool produces, timeline& mine, timeline& other, segment& on, std::uint64_t count) {
+      bool produces, timeline& mine, timeline& other, segment& segment, std::uint64_t count) {
     mine.prepare(stream_at(0));
     other.prepare(stream_at(0));
-    pin(produces ? 1 : count * on.size_bytes());
+    pin(produces ? 1 : count * segment.size_bytes());
     graph_operations before;
     graph_operations after;
     // The producer's round i follows the consumer's i - 1.
@@ -609,20 +609,20 @@ class agent {
       const std::uint64_t wanted = produces ? i - 1 : i;
       before.set(waits, stream_at(0), std::span(&wanted, 1));
       launch(waits);
-      fill_or_copy(produces, on, i);
+      fill_or_copy(produces, segment, i);
       after.set(signals, stream_at(0), std::span(&i, 1));
       launch(signals);
     }
-    return finish_rounds(produces, other, on, count);
+    return finish_rounds(produces, other, segment, count);
   }
 
   std::string rounds_of_flags(
-      bool produces, timeline& mine, timeline& other, segment& on, std::uint64_t count) {
+      bool produces, timeline& mine, timeline& other, segment& segment, std::uint64_t count) {
     constexpr std::uint64_t full = 1;  // the consumer: it has copied
     constexpr std::uint64_t empty = 2;
     mine.prepare(stream_at(0));
     other.prepare(stream_at(0));
-    pin(produces ? 1 : count * on.size_bytes());
+    pin(produces ? 1 : count * segment.size_bytes());
     mine.set_flags(empty);
     const auto before = capture(
         [&] { stream_batch().wait_flags(other, produces ? empty : full).enqueue(stream_at(0)); });
@@ -635,10 +635,10 @@ class agent {
     });
     for (std::uint64_t i = 1; i <= count; ++i) {
       launch(before);
-      fill_or_copy(produces, on, i);
+      fill_or_copy(produces, segment, i);
       launch(after);
     }
-    return finish_rounds(produces, other, on, count);
+    return finish_rounds(produces, other, segment, count);
   }
 
   bool shares_ = false;  ///< it may be given what a dead consumer had

@@ -196,11 +196,11 @@ TEST_F(timelines, stop_waiting_for_the_next_signaler) {
 
 TEST_F(timelines, belong_to_a_segment) {
   gpushm::segment mine = client_.create("s", {.size_bytes = 4'096, .device = "host"});
-  std::vector<timeline> all = timeline::create_for(client_, mine, 64);
+  std::vector<timeline> timelines = timeline::create_for(client_, mine, 64);
   mine.publish();
   client other = world_.connect();
   const gpushm::segment theirs = other.open("s");
-  all.at(63).signal(7);
+  timelines.at(63).signal(7);
   const timeline last = timeline::open_of(other, theirs, 63, 20s);
   timeline first = timeline::open_of(other, theirs, 0, 20s);
   EXPECT_EQ(last.value(), 7U);
@@ -217,9 +217,9 @@ TEST_F(timelines, belong_to_a_segment) {
     EXPECT_EQ(failure_of([&] { static_cast<void>(timeline::create_for(client_, mine, count)); }),
               errc::invalid_argument);
   }
-  all.erase(all.begin());
+  timelines.erase(timelines.begin());
   EXPECT_EQ(failure_of([&] { static_cast<void>(first.try_wait(1)); }), errc::peer_died);
-  all.clear();
+  timelines.clear();
   EXPECT_EQ(failure_of([&] { static_cast<void>(last.try_wait(8)); }), errc::peer_died);
   // Its timelines do not go on in the next segment of this name.
   mine.reset();
@@ -388,19 +388,19 @@ TEST_F(timelines, of_another_broker_are_not_those_of_the_one_before) {
 TEST_F(timelines, order_many_threads) {
   constexpr int threads = 32;
   constexpr std::uint64_t rounds = 200;
-  std::vector<timeline> all;
+  std::vector<timeline> timelines;
   for (int i = 0; i != threads; ++i) {
-    all.push_back(timeline::create(client_, "t" + std::to_string(i)));
+    timelines.push_back(timeline::create(client_, "t" + std::to_string(i)));
   }
   std::uint64_t plain = 0;  // ordered by the timelines alone
   std::vector<std::jthread> running;
   for (std::size_t i = 0; i != threads; ++i) {
     running.emplace_back([&, i] {
       for (std::uint64_t round = 1; round <= rounds; ++round) {
-        const timeline& before = all[(i + threads - 1) % threads];
+        const timeline& before = timelines[(i + threads - 1) % threads];
         ASSERT_TRUE(before.wait(i == 0 ? round - 1 : round, 60s));
         ++plain;
-        all[i].signal(round);
+        timelines[i].signal(round);
       }
     });
   }

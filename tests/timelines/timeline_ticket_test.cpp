@@ -264,9 +264,9 @@ TEST_F(timelines_by_ticket, through_a_broker) {
 }
 
 TEST_F(timelines_by_ticket, of_a_segment_are_exported_with_it) {
-  client by = world_.connect();
-  gpushm::segment segment = by.create("s", {.size_bytes = 4'096, .device = "host"});
-  const std::vector<timeline> mine = timeline::create_for(by, segment, 2);
+  client importer = world_.connect();
+  gpushm::segment segment = importer.create("s", {.size_bytes = 4'096, .device = "host"});
+  const std::vector<timeline> mine = timeline::create_for(importer, segment, 2);
   segment.publish();
   const client other = world_.connect();
   const timeline theirs = timeline::open_of(other, gpushm::client(world_.connect()).open("s"), 1);

@@ -29,23 +29,25 @@ using gpushm_tests::timeline_world;
 
 class work_sharing : public testing::Test {
  protected:
-  [[nodiscard]] static channel_producer create(const client& by, std::uint32_t slots) {
+  [[nodiscard]] static channel_producer create(const client& client, std::uint32_t slots) {
     return channel_producer::create(
-        by, "c", {.slot_bytes = 1'024, .slots = slots, .device = "host"});
+        client, "c", {.slot_bytes = 1'024, .slots = slots, .device = "host"});
   }
-  [[nodiscard]] static channel_consumer join(const client& by, std::uint32_t held = 0) {
+  [[nodiscard]] static channel_consumer join(const client& client, std::uint32_t held = 0) {
     return channel_consumer::open(
-        by, "c", {.mode = consumer_mode::share, .held = held, .timeout = 60s, .take_over = 60s});
+        client,
+        "c",
+        {.mode = consumer_mode::share, .held = held, .timeout = 60s, .take_over = 60s});
   }
-  static std::uint64_t publish(channel_producer& by, std::uint64_t count) {
+  static std::uint64_t publish(channel_producer& producer, std::uint64_t count) {
     std::uint64_t last = 0;
     for (std::uint64_t i = 0; i != count; ++i) {
-      auto slot = by.acquire(60s);
+      auto slot = producer.acquire(60s);
       if (!slot) {
         ADD_FAILURE() << "no slot after item " << last;
         return last;
       }
-      last = by.stats().announced + 1;
+      last = producer.stats().announced + 1;
       std::fill_n(static_cast<std::uint64_t*>(slot->data()), slot->bytes() / sizeof last, last);
       slot->publish();
     }

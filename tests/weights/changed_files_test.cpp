@@ -98,9 +98,9 @@ class files_that_change : public testing::TestWithParam<std::tuple<change, readi
     return result;
   }
   /// Of the error that the load throws.
-  [[nodiscard]] std::string failure_of(const load_options& how) {
+  [[nodiscard]] std::string failure_of(const load_options& options) {
     try {
-      static_cast<void>(load_tensors(client_, "w", {{path_}}, how));
+      static_cast<void>(load_tensors(client_, "w", {{path_}}, options));
       return "it has loaded";
     } catch (const error& why) {
       EXPECT_EQ(why.code(), errc::invalid_file) << why.what();
@@ -237,13 +237,13 @@ class files_of_a_loaded_model : public testing::Test {
     result.replace = true;
     return result;
   }
-  segment load(const std::string& path, const load_options& how = wanted()) {
-    return load_tensors(client_, "w", {{path}}, how);
+  segment load(const std::string& path, const load_options& options = wanted()) {
+    return load_tensors(client_, "w", {{path}}, options);
   }
   [[nodiscard]] std::string refusal_of(const std::string& path,
-                                       const load_options& how = wanted()) {
+                                       const load_options& options = wanted()) {
     try {
-      static_cast<void>(load(path, how));
+      static_cast<void>(load(path, options));
       return "it has loaded";
     } catch (const error& why) {
       return std::string(to_string(why.code())) + ' ' + why.what();
@@ -480,18 +480,18 @@ TEST_F(files_of_a_loaded_model, need_memory_for_both_to_replace_it) {
   broker_options small = options(folder_ / "small");
   small.limits.quota_bytes = 2 * tensor_bytes - 1;
   const broker with_quota = broker::start(small);
-  client by = client::connect({.socket_path = small.socket_path});
+  client client = client::connect({.socket_path = small.socket_path});
   const std::string path = file("model.safetensors", content_of(1));
-  const generation former = load_tensors(by, "w", {{path}}, wanted()).generation();
+  const generation former = load_tensors(client, "w", {{path}}, wanted()).generation();
   rename_over(path, content_of(2));
   try {
-    static_cast<void>(load_tensors(by, "w", {{path}}, with_replace()));
+    static_cast<void>(load_tensors(client, "w", {{path}}, with_replace()));
     ADD_FAILURE() << "no error";
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::quota_exceeded);
     EXPECT_THAT(why.what(), HasSubstr("remove that one first (gpushm rm), or "));
   }
-  EXPECT_EQ(open_tensors(by, "w").generation(), former);
+  EXPECT_EQ(open_tensors(client, "w").generation(), former);
 }
 
 /// A loader fails, and another one has a file of the same layout: no piece of the first is used.

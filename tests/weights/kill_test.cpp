@@ -172,10 +172,10 @@ class killed_at_random : public testing::TestWithParam<where> {
          true});
   }
   /// It has nothing to do any more.
-  static void end(participant& which) {
-    which.process.close_stdin();
-    EXPECT_EQ(which.process.wait_exit(30s), gpushm_testing::exited(0))
-        << which.process.output().all_output();
+  static void end(participant& participant) {
+    participant.process.close_stdin();
+    EXPECT_EQ(participant.process.wait_exit(30s), gpushm_testing::exited(0))
+        << participant.process.output().all_output();
   }
 
   // ---- what is going on ----
@@ -200,36 +200,37 @@ class killed_at_random : public testing::TestWithParam<where> {
     }
     return result;
   }
-  [[nodiscard]] static kind kind_of(participant& which, const load_state& load) {
-    const bool is_ready = !which.result().empty();
-    if (which.is_engine) {
+  [[nodiscard]] static kind kind_of(participant& participant, const load_state& load) {
+    const bool is_ready = !participant.result().empty();
+    if (participant.is_engine) {
       return is_ready ? kind::engine : kind::opening;
     }
     if (is_ready) {
       return kind::loaded;
     }
-    return load.loader == which.process.pid() ? kind::loader
-           : load.loader == 0                 ? kind::starting
-                                              : kind::waiter;
+    return load.loader == participant.process.pid() ? kind::loader
+           : load.loader == 0                       ? kind::starting
+                                                    : kind::waiter;
   }
 
   // ---- kills ----
 
   [[nodiscard]] std::uint64_t random(std::uint64_t below) { return random_() % below; }
-  void count(kind what) {
-    ++killed_[what];
+  void count(kind kind) {
+    ++killed_[kind];
     ++kills_;
   }
-  /// One of `from`, at this moment.
-  void kill_one(std::list<participant>& from, std::list<participant>::iterator which) {
+  /// One of `participants`, at this moment.
+  void kill_one(std::list<participant>& participants,
+                std::list<participant>::iterator participant) {
     const load_state load = load_now();
-    const kind what = kind_of(*which, load);
-    which->process.kill(SIGKILL);
-    count(what);
-    midway_ += what == kind::loader && load.is_midway ? 1 : 0;
-    EXPECT_EQ(which->process.wait_exit(20s), gpushm_testing::killed_by(SIGKILL))
-        << which->process.output().all_output();
-    from.erase(which);
+    const kind kind = kind_of(*participant, load);
+    participant->process.kill(SIGKILL);
+    count(kind);
+    midway_ += kind == kind::loader && load.is_midway ? 1 : 0;
+    EXPECT_EQ(participant->process.wait_exit(20s), gpushm_testing::killed_by(SIGKILL))
+        << participant->process.output().all_output();
+    participants.erase(participant);
   }
   /// Of this name, of the broker and its keeper. Reaps those that have no other parent any more.
   [[nodiscard]] std::vector<pid_t> processes(const std::string& program) {
@@ -255,9 +256,9 @@ class killed_at_random : public testing::TestWithParam<where> {
   }
   /// The broker, one of the keeper's two processes, or one of each at once. Waits until they are
   /// dead: a process that ends counts as alive. False: the broker is dead already.
-  [[nodiscard]] bool kill_part_of_node(kind what) {
+  [[nodiscard]] bool kill_part_of_node(kind kind) {
     std::vector<pid_t> killed;
-    if (what != kind::broker) {
+    if (kind != kind::broker) {
       // So that the other one goes on. A program that is started has its starter's name until it is
       // executed, and is not one of them: the broker runs then.
       std::vector<pid_t> both;
@@ -270,7 +271,7 @@ class killed_at_random : public testing::TestWithParam<where> {
       }
       killed.push_back(both[random(2)]);
     }
-    if (what != kind::keeper) {
+    if (kind != kind::keeper) {
       killed.push_back(first_of("gpushm-brokerd"));
       if (killed.back() == 0) {
         return false;
@@ -302,24 +303,24 @@ class killed_at_random : public testing::TestWithParam<where> {
     }
   }
   /// False: there is none of this kind.
-  [[nodiscard]] bool kill(kind what) {
-    if (what == kind::node) {
+  [[nodiscard]] bool kill(kind kind) {
+    if (kind == kind::node) {
       kill_node();
-    } else if (what >= kind::broker && !kill_part_of_node(what)) {
+    } else if (kind >= kind::broker && !kill_part_of_node(kind)) {
       return false;
     }
-    if (what >= kind::broker) {
-      count(what);
+    if (kind >= kind::broker) {
+      count(kind);
       return true;
     }
     const load_state load = load_now();
-    if ((what == kind::loader || what == kind::waiter) && !load.is_midway) {
+    if ((kind == kind::loader || kind == kind::waiter) && !load.is_midway) {
       return false;
     }
-    for (auto* const all : {&loads_, &engines_}) {
-      for (auto each = all->begin(); each != all->end(); ++each) {
-        if (kind_of(*each, load) == what) {
-          kill_one(*all, each);
+    for (auto* const participants : {&loads_, &engines_}) {
+      for (auto each = participants->begin(); each != participants->end(); ++each) {
+        if (kind_of(*each, load) == kind) {
+          kill_one(*participants, each);
           return true;
         }
       }
@@ -330,21 +331,22 @@ class killed_at_random : public testing::TestWithParam<where> {
   void kill_one() {
     const std::uint64_t own = loads_.size() + engines_.size();
     std::uint64_t which = random(own + 3);
-    for (auto* const all : {&loads_, &engines_}) {
-      if (which < all->size()) {
-        kill_one(*all, std::next(all->begin(), static_cast<std::ptrdiff_t>(which)));
+    for (auto* const participants : {&loads_, &engines_}) {
+      if (which < participants->size()) {
+        kill_one(*participants,
+                 std::next(participants->begin(), static_cast<std::ptrdiff_t>(which)));
         return;
       }
-      which -= all->size();
+      which -= participants->size();
     }
     static_cast<void>(kill(which == 0   ? kind::broker
                            : which == 1 ? kind::keeper
                                         : kind::broker_and_keeper));
   }
   /// Once there is one of this kind.
-  void hunt(kind what) {
+  void hunt(kind kind) {
     const auto end = gpushm_testing::clock::now() + 2 * load_time_ + 500ms;
-    while (!kill(what)) {
+    while (!kill(kind)) {
       if (gpushm_testing::clock::now() > end) {
         return;
       }
@@ -352,8 +354,8 @@ class killed_at_random : public testing::TestWithParam<where> {
     }
   }
   /// None of this kind was killed yet, or no loader after its first piece.
-  [[nodiscard]] bool is_missing(kind what) {
-    return killed_[what] == 0 || (what == kind::loader && midway_ == 0);
+  [[nodiscard]] bool is_missing(kind kind) {
+    return killed_[kind] == 0 || (kind == kind::loader && midway_ == 0);
   }
   [[nodiscard]] bool is_any_missing() {
     return std::any_of(
@@ -473,11 +475,11 @@ class killed_at_random : public testing::TestWithParam<where> {
         << testing::PrintToString(names());
   }
   void end_all() {
-    for (auto* const all : {&loads_, &engines_}) {
-      for (participant& each : *all) {
+    for (auto* const participants : {&loads_, &engines_}) {
+      for (participant& each : *participants) {
         end(each);
       }
-      all->clear();
+      participants->clear();
     }
     client_->remove("w");
     generation_.clear();
@@ -598,8 +600,8 @@ TEST_P(killed_at_random, engines_give_the_model_to_the_next_node) {
 /// Between the reservation of the new model and its publication. A node that is lost takes back
 /// what is published, or loads the new model as the first one.
 TEST_P(killed_at_random, a_model_is_replaced_while_the_broker_dies) {
-  for (const kind what : {kind::broker, kind::node}) {
-    SCOPED_TRACE(kind_names.at(static_cast<std::size_t>(what)));
+  for (const kind kind : {kind::broker, kind::node}) {
+    SCOPED_TRACE(kind_names.at(static_cast<std::size_t>(kind)));
     start_load(false, true);
     participant& former = loads_.front();
     const std::string before = former.wait_for_result();
@@ -608,13 +610,13 @@ TEST_P(killed_at_random, a_model_is_replaced_while_the_broker_dies) {
     start_load(true, true);
     participant& next = loads_.back();
     ASSERT_TRUE(eventually([&] { return !next.result().empty() || load_now().is_midway; }, 20s));
-    ASSERT_TRUE(eventually([&] { return kill(what); }, 20s));
+    ASSERT_TRUE(eventually([&] { return kill(kind); }, 20s));
     const std::string result = next.wait_for_result();
     ASSERT_THAT(result, testing::StartsWith("ready")) << next.process.output().all_output();
     EXPECT_NE(result, before);
     const auto has_name = [&] {  // what the next node has is handed back after its start
-      const auto all = client_->list("w");
-      return std::any_of(all.begin(), all.end(), [&](const segment_info& each) {
+      const auto participants = client_->list("w");
+      return std::any_of(participants.begin(), participants.end(), [&](const segment_info& each) {
         return each.name == "w" && result == "ready " + std::to_string(each.generation);
       });
     };

@@ -34,13 +34,13 @@ bool is_wanted(const std::string& name, const gpushm::load_options& selection) {
 }
 
 /// Changes the shape and the bytes of a tensor to those of its slices.
-void apply_slices(tensors::tensor& what,
+void apply_slices(tensors::tensor& tensor,
                   std::vector<std::byte>& bytes,
                   const gpushm::load_options& selection) {
-  const std::vector<std::uint64_t> shape = what.shape;
+  const std::vector<std::uint64_t> shape = tensor.shape;
   std::vector<std::vector<std::uint64_t>> indices(shape.size());
   for (const auto& each : selection.slices) {
-    if (tensors::matches(each.name, what.name)) {
+    if (tensors::matches(each.name, tensor.name)) {
       const auto dimension = static_cast<std::size_t>(each.dimension);
       const std::uint64_t unit = each.parts == 0 ? 1 : shape.at(dimension) / each.parts;
       for (std::uint64_t index = each.begin * unit; index != each.end * unit; ++index) {
@@ -55,10 +55,10 @@ void apply_slices(tensors::tensor& what,
       indices[i].resize(shape[i]);
       std::iota(indices[i].begin(), indices[i].end(), std::uint64_t{0});
     }
-    what.shape[i] = indices[i].size();
+    tensor.shape[i] = indices[i].size();
   }
   if (!is_whole) {
-    bytes = sliced_bytes(bytes, shape, what.type.bits, indices);
+    bytes = sliced_bytes(bytes, shape, tensor.type.bits, indices);
   }
 }
 
@@ -131,10 +131,10 @@ model_comparison::model_comparison(const gpushm::segment& loaded,
       }
       apply_slices(wanted.what, wanted.bytes, selection);
       wanted.what.hash = hash_of(wanted.bytes);
-      const auto found = std::find_if(table.all.begin(), table.all.end(), [&](const auto& entry) {
+      const auto match = std::find_if(table.all.begin(), table.all.end(), [&](const auto& entry) {
         return entry.name == each.name;
       });
-      wanted.what.begin = found == table.all.end() ? 0 : found->begin;
+      wanted.what.begin = match == table.all.end() ? 0 : match->begin;
       wanted.what.end = wanted.what.begin + wanted.bytes.size();
       expected_.push_back(std::move(wanted));
     }

@@ -156,12 +156,12 @@ TEST_F(model_files, have_the_tensors_that_the_index_names) {
   for (const piece& each : planned.pieces) {
     const std::byte* from = reader.read({each.file, each.file_offset, each.bytes}, buffer.data());
     for (std::size_t i = 0; i != each.parts; ++i, ++parts) {
-      const tensor& of = planned.table.all[parts];
+      const tensor& tensor = planned.table.all[parts];
       const auto& source = (each.file == 0 ? first : second);
       const auto at = std::find_if(
-          source.begin(), source.end(), [&](const auto& one) { return one.name == of.name; });
+          source.begin(), source.end(), [&](const auto& one) { return one.name == tensor.name; });
       const auto expected = gpushm_tests::bytes_of(*at);
-      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), from)) << of.name;
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), from)) << tensor.name;
       from += expected.size();
     }
   }
@@ -185,7 +185,7 @@ TEST_F(model_files, that_are_missing_are_named_at_once) {
 }
 
 TEST_F(model_files, say_what_they_are_instead) {
-  const std::vector<std::pair<std::string, std::string>> all{
+  const std::vector<std::pair<std::string, std::string>> cases{
       {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "Git LFS pointer"},
       {"<!DOCTYPE html>\n<html>", "an HTML page"},
       {"\xef\xbb\xbf\n  <HTML lang=\"en\">", "an HTML page"},
@@ -198,7 +198,7 @@ TEST_F(model_files, say_what_they_are_instead) {
       {"Entry not found", R"(text that begins with "Entry not found")"},
       {"Invalid username or password.\n", R"(text that begins with "Invalid username)"},
       {std::string(4'096, '\0'), "begins with zeros"}};
-  for (const auto& [content, cause] : all) {
+  for (const auto& [content, cause] : cases) {
     EXPECT_THAT(problem_of({file("bad.safetensors", content)}), HasSubstr(cause));
     if (content.front() != '{') {
       EXPECT_THAT(problem_of({file("bad.index.json", content)}), HasSubstr(cause));
@@ -232,7 +232,7 @@ TEST_F(model_files, are_refused_with_an_advice_that_fits) {
 TEST_F(model_files, that_are_damaged_are_refused) {
   const std::string whole = safetensors_of(sample_model());
   const std::string one = R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[)";
-  const std::vector<std::pair<std::string, std::string>> all{
+  const std::vector<std::pair<std::string, std::string>> cases{
       {"", "it is empty"},
       {std::string("\x01\0\0\0", 4), "shorter than the length"},
       {whole.substr(0, 100), "truncated within its header"},
@@ -247,7 +247,7 @@ TEST_F(model_files, that_are_damaged_are_refused) {
       {safetensors_with("[1]", 0), "in its header"},
       {std::string(8, '\xFF') + "{}", "not a safetensors file"},
       {std::string("\0\xE1\xF5\x05\0\0\0\0{}", 10), "truncated within its header"}};
-  for (const auto& [content, cause] : all) {
+  for (const auto& [content, cause] : cases) {
     EXPECT_THAT(problem_of({file("bad.safetensors", content)}), HasSubstr(cause));
   }
   EXPECT_THAT(problem_of({"/dev/zero"}), HasSubstr("regular"));

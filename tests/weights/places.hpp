@@ -49,9 +49,9 @@ inline std::string name_of(const testing::TestParamInfo<where>& info) {
 }
 
 /// Of all segments and timelines.
-[[nodiscard]] inline std::vector<std::string> names_of(gpushm::client& by) {
+[[nodiscard]] inline std::vector<std::string> names_of(gpushm::client& client) {
   std::vector<std::string> result;
-  for (const auto& each : by.list("")) {
+  for (const auto& each : client.list("")) {
     if (each.backend != gpushm::backend::signals) {
       result.push_back(each.name);
     }

@@ -6,10 +6,10 @@
 
 namespace gpushm_tests {
 
-std::vector<std::byte> bytes_of(const sample_tensor& what) {
-  std::vector<std::byte> result(what.bytes);
+std::vector<std::byte> bytes_of(const sample_tensor& tensor) {
+  std::vector<std::byte> result(tensor.bytes);
   std::uint64_t state =
-      (std::hash<std::string>()(what.name) + what.seed * 0x9E37'79B9'7F4A'7C15U) | 1U;
+      (std::hash<std::string>()(tensor.name) + tensor.seed * 0x9E37'79B9'7F4A'7C15U) | 1U;
   for (std::byte& each : result) {
     state = state * 6'364'136'223'846'793'005U + 1'442'695'040'888'963'407U;
     each = static_cast<std::byte>(state >> 56U);
@@ -25,13 +25,13 @@ std::string safetensors_with(const std::string& header, std::size_t data_bytes) 
   return result + header + std::string(data_bytes, 'x');
 }
 
-std::string safetensors_of(const std::vector<sample_tensor>& all, const std::string& metadata) {
+std::string safetensors_of(const std::vector<sample_tensor>& tensors, const std::string& metadata) {
   std::string header = "{";
   std::string data;
   if (!metadata.empty()) {
     header += "\"__metadata__\":" + metadata;
   }
-  for (const sample_tensor& each : all) {
+  for (const sample_tensor& each : tensors) {
     std::string shape;
     for (const std::uint64_t size : each.shape) {
       shape += (shape.empty() ? "" : ",") + std::to_string(size);

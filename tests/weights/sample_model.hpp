@@ -17,9 +17,9 @@ struct sample_tensor {
   std::uint64_t seed = 0;
 };
 
-[[nodiscard]] std::vector<std::byte> bytes_of(const sample_tensor& what);
+[[nodiscard]] std::vector<std::byte> bytes_of(const sample_tensor& tensor);
 /// A file with these tensors, one behind the other.
-[[nodiscard]] std::string safetensors_of(const std::vector<sample_tensor>& all,
+[[nodiscard]] std::string safetensors_of(const std::vector<sample_tensor>& tensors,
                                          const std::string& metadata = {});
 /// A file with this header, and `data_bytes` behind it.
 [[nodiscard]] std::string safetensors_with(const std::string& header, std::size_t data_bytes);

@@ -174,11 +174,13 @@ class selections : public testing::Test {
     result.slices = std::move(slices);
     return result;
   }
-  segment load(const load_options& how) { return load_tensors(client_, "w", {{path_}}, how); }
+  segment load(const load_options& options) {
+    return load_tensors(client_, "w", {{path_}}, options);
+  }
   /// The code and the text of the error that the load throws.
-  [[nodiscard]] std::string refusal_of(const load_options& how) {
+  [[nodiscard]] std::string refusal_of(const load_options& options) {
     try {
-      static_cast<void>(load(how));
+      static_cast<void>(load(options));
       return "it has loaded";
     } catch (const error& why) {
       return std::string(to_string(why.code())) + ' ' + why.what();
@@ -359,11 +361,11 @@ TEST_F(selections, that_a_model_does_not_have_are_refused) {
                              {"odd", "F4", {2, 3}, 3},
                              {"a*", "U8", {2}, 2}}));
   constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
-  const auto refused = [&](const std::string& what,
+  const auto refused = [&](const std::string& selection,
                            std::vector<std::string> tensors,
                            std::vector<tensor_slice> slices = {}) {
     EXPECT_THAT(refusal_of(wanted(std::move(tensors), std::move(slices))),
-                AllOf(HasSubstr("invalid_argument"), HasSubstr(what)));
+                AllOf(HasSubstr("invalid_argument"), HasSubstr(selection)));
   };
   refused("no tensor of these files matches \"x.*\"", {"a", "x.*"});
   refused("these files have no tensor \"x\"", {"x"});

@@ -61,8 +61,8 @@ class tensors_in_segments : public testing::Test {
     return tensors::new_slab("f", 512, table_bytes_, sources_bytes);
   }
   /// Of a segment that is sealed.
-  static tensors::table_words words_of(const segment& what, const tensors::slab_info& info) {
-    return tensors::table_of(what, info).value().words();
+  static tensors::table_words words_of(const segment& segment, const tensors::slab_info& info) {
+    return tensors::table_of(segment, info).value().words();
   }
 };
 
@@ -138,14 +138,14 @@ TEST_F(tensors_in_segments, are_found_by_name) {
   publish_tensors(made, table_);
   const tensor_index index(made);
   ASSERT_EQ(index.size(), 2U);
-  const auto found = index.find("b");
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->name, "b");
-  EXPECT_EQ(found->dtype, "F32");
-  EXPECT_EQ(found->offset_bytes, 256U);
-  EXPECT_EQ(found->size_bytes, 16U);
+  const auto entry = index.find("b");
+  ASSERT_TRUE(entry);
+  EXPECT_EQ(entry->name, "b");
+  EXPECT_EQ(entry->dtype, "F32");
+  EXPECT_EQ(entry->offset_bytes, 256U);
+  EXPECT_EQ(entry->size_bytes, 16U);
   EXPECT_TRUE(std::equal(
-      found->strides.begin(), found->strides.end(), std::vector<std::int64_t>{1, 2}.begin()));
+      entry->strides.begin(), entry->strides.end(), std::vector<std::int64_t>{1, 2}.begin()));
   EXPECT_FALSE(index.find("c"));
   EXPECT_FALSE(index.find(""));
   EXPECT_EQ(code_of([&] { static_cast<void>(index[2]); }), errc::invalid_argument);

@@ -13,9 +13,9 @@ namespace {
 using namespace gpushm::tensors;
 using testing::HasSubstr;
 
-std::string problem_of(const std::string& json, dialect as = dialect::file) {
+std::string problem_of(const std::string& json, dialect dialect = dialect::file) {
   try {
-    for (const tensor& each : read_tensors(json, as).all) {
+    for (const tensor& each : read_tensors(json, dialect).all) {
       static_cast<void>(bytes_of(each));
     }
     return {};
@@ -59,7 +59,7 @@ TEST(tensor_json, refuses_everything_else) {
   for (int i = 0; i != 64; ++i) {
     ones += "1,";
   }
-  const std::vector<std::pair<std::string, std::string>> all{
+  const std::vector<std::pair<std::string, std::string>> cases{
       {"", "does not begin"},
       {"\xEF\xBB\xBF{}", "does not begin"},
       {"{", "not JSON"},
@@ -97,7 +97,7 @@ TEST(tensor_json, refuses_everything_else) {
       {R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})", "whole bytes"},
       {R"({"a":{"x":)" + std::string(200, '[') + std::string(200, ']') + "," + g + "}}", "127"},
       {R"({"\ud800":{)" + g + "}}", "not JSON"}};
-  for (const auto& [json, cause] : all) {
+  for (const auto& [json, cause] : cases) {
     EXPECT_THAT(problem_of(json), HasSubstr(cause)) << json;
   }
 }

@@ -154,7 +154,7 @@ TEST(tensor_tables, do_no_harm_with_any_byte_changed) {
   const table_words good = encode_table(original);
   ASSERT_EQ(problem_of(good, 512), "");
   std::size_t refused = 0;
-  std::size_t all = 0;
+  std::size_t count = 0;
   for (std::size_t at = 0; at != bytes_in(good).size(); ++at) {
     for (int bits = 1; bits < 256; bits += bits < 16 ? 1 : 16) {  // each alone, and others
       table_words changed = good;
@@ -164,10 +164,10 @@ TEST(tensor_tables, do_no_harm_with_any_byte_changed) {
       if (!problem_of(changed, 512).empty()) {
         ++refused;
       }
-      ++all;
+      ++count;
     }
   }
-  EXPECT_GT(refused, all * 3 / 4);
+  EXPECT_GT(refused, count * 3 / 4);
 }
 
 TEST(tensor_tables, do_no_harm_with_several_bytes_changed) {
@@ -212,9 +212,9 @@ TEST(tensor_tables, say_what_is_wrong) {
   EXPECT_THAT(with(32 + 54, "\x18"), HasSubstr("the record of tensor number 0 is not valid"));
   EXPECT_THAT(with(32 + 16, "G"), HasSubstr("the record of tensor number 0 is not valid"));
   EXPECT_EQ(with(32 + 8, "\x11"), R"(tensor "scalar" has another size than its shape)");
-  const auto refused = [](tensor one) {
+  const auto refused = [](tensor tensor) {
     tensor_list table;
-    table.all = {std::move(one)};
+    table.all = {std::move(tensor)};
     return problem_of(encode_table(table));
   };
   const dtype f64 = *find_dtype("F64");

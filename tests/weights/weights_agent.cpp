@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    client by = client::connect({.socket_path = argv[1], .timeout = std::chrono::seconds(20)});
+    client client = client::connect({.socket_path = argv[1], .timeout = std::chrono::seconds(20)});
     load_options options;
     options.device = argv[3];
     options.threads = 2;
@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
     };
     const std::vector<std::string> paths{argv[4]};
     gpushm_testing::mark_begin();
-    const segment loaded = load_tensors(by, argv[2], paths, options);
+    const segment loaded = load_tensors(client, argv[2], paths, options);
     gpushm_testing::mark_end();
     std::cout << "ready " << loaded.generation() << std::endl;
     for (std::string line; std::getline(std::cin, line) && line != "end";) {

@@ -24,8 +24,8 @@ using namespace std::chrono_literals;
 /// Reads without end, as an engine that serves does.
 class serving {
  public:
-  explicit serving(const gpushm_tests::model_comparison& of)
-      : thread_([this, &of](const std::stop_token& stop) { run(of, stop); }) {}
+  explicit serving(const gpushm_tests::model_comparison& comparison)
+      : thread_([this, &comparison](const std::stop_token& stop) { run(comparison, stop); }) {}
 
   [[nodiscard]] std::uint64_t passes() const { return passes_; }
   /// "whole", or what has differed in any pass.
@@ -35,13 +35,13 @@ class serving {
   }
 
  private:
-  void run(const gpushm_tests::model_comparison& of, const std::stop_token& stop) {
+  void run(const gpushm_tests::model_comparison& comparison, const std::stop_token& stop) {
     try {
       for (std::size_t next = 0; !stop.stop_requested();) {
-        if (const std::string found = of.bytes_of(next); found != "whole") {
+        if (const std::string found = comparison.bytes_of(next); found != "whole") {
           set("while serving: " + found);
         }
-        next = (next + 1) % of.tensors();
+        next = (next + 1) % comparison.tensors();
         passes_ += next == 0 ? 1 : 0;
         std::this_thread::sleep_for(1ms);  // others need the CPU, too
       }
@@ -67,8 +67,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    auto by = gpushm::client::connect({.socket_path = argv[1], .timeout = 60s});
-    const gpushm::segment loaded = gpushm::open_tensors(by, argv[2], {.timeout = 120s});
+    auto client = gpushm::client::connect({.socket_path = argv[1], .timeout = 60s});
+    const gpushm::segment loaded = gpushm::open_tensors(client, argv[2], {.timeout = 120s});
     const std::vector<std::string> paths(argv + 3, argv + argc);
     const auto from = std::find_if(paths.begin(), paths.end(), [&](const std::string& path) {
       return gpushm_tests::is_model_of(loaded, path);
@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
       if (result == "whole") {
         result = comparison.all();
       }
-      static_cast<void>(by.list(argv[2]));  // the broker answers
+      static_cast<void>(client.list(argv[2]));  // the broker answers
       std::cout << result << ' ' << to_string(loaded.state()) << ' ' << thread.passes()
                 << std::endl;
     }

@@ -145,34 +145,34 @@ TEST(hostile_packet, list_above_limit_is_rejected) {
     };
     using builder = fbs::FlatBufferBuilder;
     EXPECT_EQ(decoded(fb::Body::Attach,
-                      [&](builder& in) {
-                        const auto list = in.CreateVector(numbers);
-                        return fb::CreateAttach(in, 1, 0, list);
+                      [&](builder& builder) {
+                        const auto list = builder.CreateVector(numbers);
+                        return fb::CreateAttach(builder, 1, 0, list);
                       }),
               fits);
     EXPECT_EQ(decoded(fb::Body::Chunks,
-                      [&](builder& in) {
-                        const auto list = in.CreateVector(numbers);
-                        return fb::CreateChunks(in, 1, 0, list);
+                      [&](builder& builder) {
+                        const auto list = builder.CreateVector(numbers);
+                        return fb::CreateChunks(builder, 1, 0, list);
                       }),
               fits);
     EXPECT_EQ(decoded(fb::Body::Opened,
-                      [&](builder& in) {
-                        const auto list = in.CreateVector(numbers);
-                        const auto what = fb::CreateSegment(in);
-                        return fb::CreateOpened(in, 0, what, 0, list);
+                      [&](builder& builder) {
+                        const auto list = builder.CreateVector(numbers);
+                        const auto what = fb::CreateSegment(builder);
+                        return fb::CreateOpened(builder, 0, what, 0, list);
                       }),
               fits);
     EXPECT_EQ(decoded(fb::Body::Report,
-                      [&](builder& in) {
-                        const auto list = in.CreateVector(numbers);
-                        return fb::CreateReport(in, list);
+                      [&](builder& builder) {
+                        const auto list = builder.CreateVector(numbers);
+                        return fb::CreateReport(builder, list);
                       }),
               fits);
     EXPECT_EQ(decoded(fb::Body::Report,
-                      [&](builder& in) {
-                        const auto list = in.CreateVector(numbers);
-                        return fb::CreateReport(in, 0, list);
+                      [&](builder& builder) {
+                        const auto list = builder.CreateVector(numbers);
+                        return fb::CreateReport(builder, 0, list);
                       }),
               fits);
   }

@@ -106,7 +106,7 @@ TEST(invalid_ticket, broken_rule) {
     std::string cause;
   };
   const bytes long_text(256, std::byte{'x'});
-  const std::vector<broken> all{
+  const std::vector<broken> cases{
       // required fields
       {[](parts& p) { p.top.fields.erase(1); }, "field 1 is missing"},
       {[](parts& p) { p.top.fields.erase(2); }, "field 2 is missing"},
@@ -237,7 +237,7 @@ TEST(invalid_ticket, broken_rule) {
       {[](parts& p) { p.broker.fields[4] = little(std::uint64_t{1} << 56U, 8); },
        "the generation is 72057594037927936, not from 1 to 72057594037927935"}};
   ASSERT_FALSE(rejection(every_field().whole()));
-  for (const auto& each : all) {
+  for (const auto& each : cases) {
     parts p = every_field();
     each.change(p);
     expect_invalid(p.whole(), each.cause);
@@ -246,7 +246,7 @@ TEST(invalid_ticket, broken_rule) {
 
 TEST(invalid_ticket, broken_rule_of_timelines) {
   using change = std::function<void(parts&)>;
-  const std::vector<std::pair<change, std::string>> all{
+  const std::vector<std::pair<change, std::string>> cases{
       {[](parts& p) { p.word = {}; },
        "there is no way to open it: fields 16, 17, 18 and 20 are missing"},
       {[](parts& p) { p.legacy = every_field().legacy; },
@@ -274,7 +274,7 @@ TEST(invalid_ticket, broken_rule_of_timelines) {
       {[](parts& p) { p.word.tail = one_field(1, {}); },
        "field 1 of the word reference is duplicated"}};
   ASSERT_FALSE(rejection(of_timeline().whole()));
-  for (const auto& [change, cause] : all) {
+  for (const auto& [change, cause] : cases) {
     parts p = of_timeline();
     change(p);
     expect_invalid(p.whole(), cause);

@@ -97,8 +97,8 @@ place parts::all() const {
   place result = top;
   const std::array<std::pair<std::uint16_t, const place*>, 6> inner{
       {{5, &device}, {6, &exporter}, {16, &legacy}, {17, &pool}, {18, &broker}, {20, &word}}};
-  for (const auto& [number, what] : inner) {
-    if (auto flat = what->flat(); !flat.empty()) {
+  for (const auto& [number, part] : inner) {
+    if (auto flat = part->flat(); !flat.empty()) {
       result.fields.try_emplace(number, std::move(flat));
     }
   }
@@ -222,12 +222,12 @@ bytes future() {
   p.legacy.tail = one_field(3, {});
   p.pool.tail = one_field(40000, of("x"));
   p.broker.tail = one_field(5, one_field(1, one_field(1, of("deep"))));
-  place all = p.all();
-  all.fields[9] = little(99, 8);
-  all.fields[19] = one_field(1, of("a way of the future"));
-  all.fields[65535] = {};
+  place place = p.all();
+  place.fields[9] = little(99, 8);
+  place.fields[19] = one_field(1, of("a way of the future"));
+  place.fields[65535] = {};
   bytes fields;
-  for (auto at = all.fields.rbegin(); at != all.fields.rend(); ++at) {
+  for (auto at = place.fields.rbegin(); at != place.fields.rend(); ++at) {
     add(fields, one_field(at->first, at->second));
   }
   return whole(fields, 2, 1);

@@ -55,9 +55,9 @@ void check_no_conflict(const cdi::document& content, const std::string& output) 
   }
 }
 
-cdi::format format_of(const document_output& to) {
-  const bool json = fs::path(to.path).extension() == ".json";
-  return to.format.value_or(json ? cdi::format::json : cdi::format::yaml);
+cdi::format format_of(const document_output& output) {
+  const bool json = fs::path(output.path).extension() == ".json";
+  return output.format.value_or(json ? cdi::format::json : cdi::format::yaml);
 }
 
 }  // namespace
@@ -82,15 +82,16 @@ void add_document_output(CLI::App& app, document_output& out) {
   add_document_format(app, out);
 }
 
-void write_document(const cdi::document& content, const document_output& to) {
-  if (to.path.empty()) {
-    print(cdi::to_text(content, format_of(to)));
+void write_document(const cdi::document& content, const document_output& output) {
+  if (output.path.empty()) {
+    print(cdi::to_text(content, format_of(output)));
     return;
   }
-  check_no_conflict(content, to.path);
-  cdi::write_file(content, to.path, format_of(to));
-  if (!cdi::is_document_name(to.path)) {
-    note("warning: container engines read only files that end in .json or .yaml, not " + to.path);
+  check_no_conflict(content, output.path);
+  cdi::write_file(content, output.path, format_of(output));
+  if (!cdi::is_document_name(output.path)) {
+    note("warning: container engines read only files that end in .json or .yaml, not " +
+         output.path);
   }
 }
 

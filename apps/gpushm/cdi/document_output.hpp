@@ -28,6 +28,6 @@ void add_document_output(CLI::App& app, document_output& out);
 /// document in the directory defines one of the devices, because both would become unusable;
 /// otherwise as `cdi::write_file`. The file is then unchanged. Warns about a file name that engines
 /// do not read.
-void write_document(const cdi::document& content, const document_output& to);
+void write_document(const cdi::document& content, const document_output& output);
 
 }  // namespace gpushm::cli

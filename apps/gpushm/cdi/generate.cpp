@@ -31,10 +31,10 @@ std::string missing_text(const discover::missing_items& missing, std::size_t mos
   return fmt::format("{} {}", missing.kind, discover::list_text(missing.names, most));
 }
 
-void report_missing(const std::vector<discover::missing_items>& missing, bool all) {
+void report_missing(const std::vector<discover::missing_items>& missing, bool verbose) {
   std::vector<std::string> parts;
   for (const discover::missing_items& each : missing) {
-    if (all) {
+    if (verbose) {
       note("not found: " + missing_text(each, each.names.size()));
     } else {
       parts.push_back(missing_text(each, few));

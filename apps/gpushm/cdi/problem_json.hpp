@@ -9,23 +9,23 @@
 namespace gpushm::cli {
 
 /// Omits line and column when the problem concerns the whole file.
-inline json to_json(const yaml::problem& found) {
-  json one{{"file", found.file}};
-  if (found.line > 0) {
-    one["line"] = found.line;
-    one["column"] = found.column;
+inline json to_json(const yaml::problem& problem) {
+  json document{{"file", problem.file}};
+  if (problem.line > 0) {
+    document["line"] = problem.line;
+    document["column"] = problem.column;
   }
-  one["rule"] = found.rule;
-  one["text"] = found.text;
-  return one;
+  document["rule"] = problem.rule;
+  document["text"] = problem.text;
+  return document;
 }
 
-inline json to_json(const std::vector<yaml::problem>& found) {
-  json all = json::array();
-  for (const yaml::problem& each : found) {
-    all.push_back(to_json(each));
+inline json to_json(const std::vector<yaml::problem>& problems) {
+  json document = json::array();
+  for (const yaml::problem& each : problems) {
+    document.push_back(to_json(each));
   }
-  return all;
+  return document;
 }
 
 }  // namespace gpushm::cli

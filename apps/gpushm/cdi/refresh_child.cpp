@@ -35,10 +35,10 @@ nlohmann::json result_of(const std::function<std::string()>& work) {
   }
 }
 
-void write_all(int to, std::string_view text) {
+void write_all(int file, std::string_view text) {
   while (!text.empty()) {
     const auto wrote = base::checked(
-        operation, {}, "write", [&] { return ::write(to, text.data(), text.size()); });
+        operation, {}, "write", [&] { return ::write(file, text.data(), text.size()); });
     text.remove_prefix(static_cast<std::size_t>(wrote));
   }
 }

@@ -33,10 +33,10 @@ bool has_device(const cdi::document& content, const std::string& name) {
   });
 }
 
-std::vector<std::string> only_in(const cdi::document& one, const cdi::document& other) {
+std::vector<std::string> only_in(const cdi::document& left, const cdi::document& right) {
   std::vector<std::string> names;
-  for (const cdi::device& each : one.devices) {
-    if (!has_device(other, each.name)) {
+  for (const cdi::device& each : left.devices) {
+    if (!has_device(right, each.name)) {
       names.push_back(each.name);
     }
   }

@@ -84,11 +84,11 @@ std::string driver_watch::fingerprint() const {
 
 driver_watch::changes driver_watch::take_events() {
   changes seen;
-  directories_.take([&](const base::directory_watch::change& what) {
-    if (what.directory == documents_) {
-      seen.documents = seen.documents || what.whole || cdi::is_document_name(what.name);
+  directories_.take([&](const base::directory_watch::change& change) {
+    if (change.directory == documents_) {
+      seen.documents = seen.documents || change.whole || cdi::is_document_name(change.name);
     } else {
-      seen.driver = seen.driver || what.whole || is_of_driver(what.name);
+      seen.driver = seen.driver || change.whole || is_of_driver(change.name);
     }
   });
   return seen;

@@ -107,15 +107,15 @@ void refresher::settle() {
 
 std::vector<std::string> refresher::driver_directories() const {
   const discover::root_view root(arguments_.options.driver_root);
-  std::vector<std::string> found;
+  std::vector<std::string> directories;
   for (const std::string& directory : library_directories_) {
-    found.push_back(root.outside(directory));
+    directories.push_back(root.outside(directory));
   }
   const std::string dev = discover::find_dev_root(arguments_.options);
   for (const char* directory : {"/dev", "/dev/nvidia-caps", "/dev/dri"}) {
-    found.push_back(discover::join(dev, directory));
+    directories.push_back(discover::join(dev, directory));
   }
-  return found;
+  return directories;
 }
 
 cdi::document refresher::generate() {

@@ -29,22 +29,22 @@ struct share_arguments {
 };
 
 std::vector<std::string> domains_in(const std::string& directory) {
-  std::vector<std::string> found;
+  std::vector<std::string> domains;
   std::error_code failed;
   for (const auto& entry : fs::directory_iterator(directory, failed)) {
     std::error_code gone;
     if (entry.is_directory(gone)) {
-      found.push_back(entry.path().filename().string());
+      domains.push_back(entry.path().filename().string());
     }
   }
-  if (found.empty()) {
+  if (domains.empty()) {
     throw error(errc::system_error,
                 "find domains",
                 directory,
                 failed ? failed.message() : "it contains no domain",
                 "start a broker (gpushm serve --mode 0666), or give a domain");
   }
-  return found;
+  return domains;
 }
 
 void check_exists(const std::string& directory, const std::string& domain) {

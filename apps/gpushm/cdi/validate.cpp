@@ -34,20 +34,20 @@ struct findings {
   std::vector<yaml::problem> warnings;
 };
 
-void append(std::vector<yaml::problem>& to, const std::vector<yaml::problem>& more) {
-  to.insert(to.end(), more.begin(), more.end());
+void append(std::vector<yaml::problem>& target, const std::vector<yaml::problem>& more) {
+  target.insert(target.end(), more.begin(), more.end());
 }
 
-void take(findings& all,
+void take(findings& findings,
           const std::string& file,
           const cdi::document& content,
           bool valid,
           const std::vector<yaml::problem>& warnings) {
-  ++all.count;
-  append(all.warnings, warnings);
+  ++findings.count;
+  append(findings.warnings, warnings);
   if (valid) {
-    all.documents.emplace_back(file, content);
-    append(all.warnings, cdi::check_on_host(content, file));
+    findings.documents.emplace_back(file, content);
+    append(findings.warnings, cdi::check_on_host(content, file));
   }
 }
 
@@ -63,46 +63,46 @@ cdi::parsed read_standard_input() {
 }
 
 findings check_files(const std::vector<std::string>& files) {
-  findings all;
+  findings findings;
   for (const std::string& file : files) {
     const cdi::parsed read = file == "-" ? read_standard_input() : cdi::load(file);
-    take(all, file, read.content, read.problems.empty(), read.warnings);
-    append(all.problems, read.problems);
+    take(findings, file, read.content, read.problems.empty(), read.warnings);
+    append(findings.problems, read.problems);
   }
-  return all;
+  return findings;
 }
 
 findings check_registry(const std::vector<std::string>& directories) {
-  findings all;
+  findings findings;
   const cdi::registry registry(directories);
-  all.problems = registry.problems();
+  findings.problems = registry.problems();
   for (const auto& each : registry.sources()) {
-    take(all, each->path, each->content, each->problems.empty(), each->warnings);
+    take(findings, each->path, each->content, each->problems.empty(), each->warnings);
   }
-  return all;
+  return findings;
 }
 
-std::string counted(std::size_t count, std::string_view what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+std::string counted(std::size_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-void print_text(const findings& all) {
-  for (const yaml::problem& each : all.problems) {
+void print_text(const findings& findings) {
+  for (const yaml::problem& each : findings.problems) {
     print_line(yaml::to_string(each));
   }
-  for (yaml::problem each : all.warnings) {
+  for (yaml::problem each : findings.warnings) {
     each.text.insert(0, "warning: ");
     print_line(yaml::to_string(each));
   }
   print_line(fmt::format("{}: {}, {}",
-                         counted(all.count, "document"),
-                         counted(all.problems.size(), "problem"),
-                         counted(all.warnings.size(), "warning")));
+                         counted(findings.count, "document"),
+                         counted(findings.problems.size(), "problem"),
+                         counted(findings.warnings.size(), "warning")));
 }
 
-void print_as_json(const findings& all) {
+void print_as_json(const findings& findings) {
   json documents = json::array();
-  for (const auto& [file, content] : all.documents) {
+  for (const auto& [file, content] : findings.documents) {
     json devices = json::array();
     for (const cdi::device& each : content.devices) {
       devices.push_back(each.name);
@@ -113,8 +113,8 @@ void print_as_json(const findings& all) {
                          {"devices", std::move(devices)}});
   }
   print_json({{"documents", std::move(documents)},
-              {"problems", to_json(all.problems)},
-              {"warnings", to_json(all.warnings)}});
+              {"problems", to_json(findings.problems)},
+              {"warnings", to_json(findings.warnings)}});
 }
 
 void add_validate_arguments(CLI::App& app, validate_arguments& out) {
@@ -128,15 +128,15 @@ void add_validate_arguments(CLI::App& app, validate_arguments& out) {
 }
 
 int run_validate_command(const validate_arguments& arguments) {
-  const findings all = arguments.files.empty()
-                           ? check_registry(spec_directories(arguments.directories))
-                           : check_files(arguments.files);
+  const findings findings = arguments.files.empty()
+                                ? check_registry(spec_directories(arguments.directories))
+                                : check_files(arguments.files);
   if (arguments.json) {
-    print_as_json(all);
+    print_as_json(findings);
   } else {
-    print_text(all);
+    print_text(findings);
   }
-  return all.problems.empty() ? exit_ok : exit_failed;
+  return findings.problems.empty() ? exit_ok : exit_failed;
 }
 
 }  // namespace

@@ -37,21 +37,21 @@ class event_printer {
  public:
   explicit event_printer(bool as_json) : json_(as_json) {}
 
-  void device(const char* event, const std::string& name, const cdi::source& from) const {
+  void device(const char* event, const std::string& name, const cdi::source& source) const {
     if (json_) {
-      print_json({{"event", event}, {"device", name}, {"file", from.path}});
+      print_json({{"event", event}, {"device", name}, {"file", source.path}});
     } else {
-      print_line(fmt::format("{} {} {}", event, name, from.path));
+      print_line(fmt::format("{} {} {}", event, name, source.path));
     }
     flush_output();
   }
-  void problem(const char* event, const yaml::problem& found) const {
+  void problem(const char* event, const yaml::problem& problem) const {
     if (json_) {
       json line{{"event", event}};
-      line.update(to_json(found));
+      line.update(to_json(problem));
       print_json(line);
     } else {
-      print_line(fmt::format("{} {}", event, yaml::to_string(found)));
+      print_line(fmt::format("{} {}", event, yaml::to_string(problem)));
     }
     flush_output();
   }
@@ -89,8 +89,8 @@ void print_problems(const event_printer& print,
                     const cdi::registry& now) {
   const auto old = before.problems();
   const auto fresh = now.problems();
-  const auto among = [](const auto& all, const yaml::problem& one) {
-    return std::find(all.begin(), all.end(), one) != all.end();
+  const auto among = [](const auto& problems, const yaml::problem& problem) {
+    return std::find(problems.begin(), problems.end(), problem) != problems.end();
   };
   for (const yaml::problem& each : old) {
     if (!among(fresh, each)) {

@@ -28,34 +28,34 @@ static_assert(sizeof(stored) == item_header_bytes);
 }  // namespace
 
 std::array<std::byte, item_header_bytes> encode(const item_header& header) {
-  const stored all{magic,
-                   version,
-                   static_cast<std::uint32_t>(header.content),
-                   header.length,
-                   header.sent_ns,
-                   header.check,
-                   header.number,
-                   header.run};
+  const stored stored{magic,
+                      version,
+                      static_cast<std::uint32_t>(header.content),
+                      header.length,
+                      header.sent_ns,
+                      header.check,
+                      header.number,
+                      header.run};
   std::array<std::byte, item_header_bytes> bytes{};
-  std::memcpy(bytes.data(), &all, sizeof all);
+  std::memcpy(bytes.data(), &stored, sizeof stored);
   return bytes;
 }
 
 header_kind decode(std::span<const std::byte> metadata, item_header& header) {
-  stored all{};
-  if (metadata.size() < sizeof all.magic) {
+  stored stored{};
+  if (metadata.size() < sizeof stored.magic) {
     return header_kind::other;
   }
-  std::memcpy(&all, metadata.data(), std::min(metadata.size(), sizeof all));
-  if (all.magic != magic) {
+  std::memcpy(&stored, metadata.data(), std::min(metadata.size(), sizeof stored));
+  if (stored.magic != magic) {
     return header_kind::other;
   }
-  const auto content = static_cast<item_content>(all.content);
-  if (metadata.size() < sizeof all || all.version != version ||
+  const auto content = static_cast<item_content>(stored.content);
+  if (metadata.size() < sizeof stored || stored.version != version ||
       (content != item_content::pattern && content != item_content::bytes)) {
     return header_kind::unknown;
   }
-  header = {content, all.length, all.sent_ns, all.check, all.number, all.run};
+  header = {content, stored.length, stored.sent_ns, stored.check, stored.number, stored.run};
   return header_kind::known;
 }
 

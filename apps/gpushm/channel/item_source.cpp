@@ -31,8 +31,8 @@ base::unique_fd opened(const std::string& path) {
 
 }  // namespace
 
-item_source::item_source(std::string from, bool loop, std::uint64_t seed)
-    : path_(std::move(from)), loop_(loop), seed_(seed) {
+item_source::item_source(std::string path, bool loop, std::uint64_t seed)
+    : path_(std::move(path)), loop_(loop), seed_(seed) {
   if (path_.empty()) {
     return;
   }

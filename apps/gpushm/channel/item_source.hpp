@@ -17,9 +17,9 @@ namespace gpushm::cli {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class item_source {
  public:
-  /// `from`: a file, "-" for standard input, empty for a pattern. Throws `error`:
+  /// `path`: a file, "-" for standard input, empty for a pattern. Throws `error`:
   /// permission_denied, system_error, invalid_argument (`loop` and not a regular file).
-  item_source(std::string from, bool loop, std::uint64_t seed);
+  item_source(std::string path, bool loop, std::uint64_t seed);
 
   /// Fills a slot, of a file with what is left of it, and describes that; false: there is nothing
   /// left, or `stop` was requested. Blocks until the slot is full or the file has ended. Throws

@@ -42,31 +42,31 @@ struct found_channel {
 };
 
 found_channel find(client& broker, const std::string& name) {
-  found_channel found;
+  found_channel channel;
   try {
-    found.status = channel_status::read(broker, name);
+    channel.status = channel_status::read(broker, name);
   } catch (const error& why) {
     if (why.code() != errc::no_such_segment) {
       throw;
     }
   }
   try {
-    found.memory = broker.stat(name);
+    channel.memory = broker.stat(name);
   } catch (const error& why) {
-    if (why.code() != errc::no_such_segment || !found.status) {
+    if (why.code() != errc::no_such_segment || !channel.status) {
       throw;
     }
   }
-  found.shape = found.status ? channel_shape{found.status->slots, found.status->slot_bytes}
-                             : known_shape(broker, name);
-  if (!found.shape) {
+  channel.shape = channel.status ? channel_shape{channel.status->slots, channel.status->slot_bytes}
+                                 : known_shape(broker, name);
+  if (!channel.shape) {
     throw error(errc::no_such_segment,
                 "stat channel",
                 name,
                 "this segment is not a channel",
                 "see gpushm stat");
   }
-  return found;
+  return channel;
 }
 
 std::string mode_text(consumer_mode mode) {
@@ -102,16 +102,16 @@ std::string producer_text(const std::optional<channel_status>& status) {
   return fmt::format("none; {} {}", who, status->is_closed ? "has closed the channel" : "has died");
 }
 
-void print_text(const std::string& name, const found_channel& found) {
+void print_text(const std::string& name, const found_channel& channel) {
   print(base::printable(name) + "\n");
-  fields lines{{"slots", shape_text(*found.shape)},
-               {"device", found.memory ? device_text(found.memory->device) : "unknown"},
-               {"producer", producer_text(found.status)}};
-  if (!found.status) {
+  fields lines{{"slots", shape_text(*channel.shape)},
+               {"device", channel.memory ? device_text(channel.memory->device) : "unknown"},
+               {"producer", producer_text(channel.status)}};
+  if (!channel.status) {
     print(base::fields_text(lines, 2));
     return;
   }
-  const channel_status& status = *found.status;
+  const channel_status& status = *channel.status;
   lines.emplace_back("announced", std::to_string(status.announced));
   lines.emplace_back("published", std::to_string(status.published));
   lines.emplace_back("writer", writer_text(status.is_writable));
@@ -146,33 +146,33 @@ void print_text(const std::string& name, const found_channel& found) {
   print("\n" + table.text());
 }
 
-json consumer_json(const channel_consumer_status& each) {
-  const bool is_latest = each.mode == consumer_mode::latest;
-  return {{"uid", each.uid},
-          {"pid", each.pid},
-          {"mode", mode_text(each.mode)},
-          {"admitted", each.is_admitted},
-          {"start", each.is_admitted ? json(each.start) : json(nullptr)},
-          {"taken", each.taken == 0 ? json(nullptr) : json(each.taken)},
-          {"released", is_latest || each.released == 0 ? json(nullptr) : json(each.released)},
-          {"holds", each.holds},
-          {"may_hold", each.may_hold == 0 ? json(nullptr) : json(each.may_hold)},
-          {"lag", json_or_null(lag_of(each))}};
+json consumer_json(const channel_consumer_status& status) {
+  const bool is_latest = status.mode == consumer_mode::latest;
+  return {{"uid", status.uid},
+          {"pid", status.pid},
+          {"mode", mode_text(status.mode)},
+          {"admitted", status.is_admitted},
+          {"start", status.is_admitted ? json(status.start) : json(nullptr)},
+          {"taken", status.taken == 0 ? json(nullptr) : json(status.taken)},
+          {"released", is_latest || status.released == 0 ? json(nullptr) : json(status.released)},
+          {"holds", status.holds},
+          {"may_hold", status.may_hold == 0 ? json(nullptr) : json(status.may_hold)},
+          {"lag", json_or_null(lag_of(status))}};
 }
 
-json to_json_document(const std::string& name, const found_channel& found) {
+json to_json_document(const std::string& name, const found_channel& channel) {
   json document{{"name", name},
-                {"slots", found.shape->slots},
-                {"slot_bytes", found.shape->slot_bytes},
-                {"device", found.memory ? to_json(found.memory->device) : json(nullptr)},
+                {"slots", channel.shape->slots},
+                {"slot_bytes", channel.shape->slot_bytes},
+                {"device", channel.memory ? to_json(channel.memory->device) : json(nullptr)},
                 {"producer", nullptr},
                 {"announced", nullptr},
                 {"published", nullptr},
                 {"consumers", json::array()}};
-  if (!found.status) {
+  if (!channel.status) {
     return document;
   }
-  const channel_status& status = *found.status;
+  const channel_status& status = *channel.status;
   document["producer"] = {{"uid", status.producer_uid},
                           {"pid", status.producer_pid},
                           {"state",
@@ -190,12 +190,12 @@ json to_json_document(const std::string& name, const found_channel& found) {
 
 int run_channel_stat(const channel_stat_arguments& arguments) {
   client broker = connect(arguments.connection);
-  const found_channel found =
+  const found_channel channel =
       with_hint(arguments.connection, arguments.name, [&] { return find(broker, arguments.name); });
   if (arguments.connection.json) {
-    print_json(json{{"channel", to_json_document(arguments.name, found)}});
+    print_json(json{{"channel", to_json_document(arguments.name, channel)}});
   } else {
-    print_text(arguments.name, found);
+    print_text(arguments.name, channel);
   }
   return exit_ok;
 }

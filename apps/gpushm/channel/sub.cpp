@@ -265,13 +265,13 @@ class subscriber {
   }
 
   /// Numbers only grow, and a consumer of each item misses none while it has the same producer.
-  void check_order(const held_item& got) {
-    const std::uint64_t number = got.item.number();
-    if (got.kind == header_kind::unknown) {
+  void check_order(const held_item& item) {
+    const std::uint64_t number = item.item.number();
+    if (item.kind == header_kind::unknown) {
       throw wrong_item(arguments_.name,
                        fmt::format("item {} was published by another version of gpushm", number));
     }
-    check_metadata(got);
+    check_metadata(item);
     // What a dead consumer has not released may come late.
     if (arguments_.mode == consumer_mode::share) {
       return;
@@ -288,42 +288,42 @@ class subscriber {
       throw wrong_item(arguments_.name,
                        fmt::format("items {} to {} are missing", last_ + 1, number - 1));
     }
-    if (got.item.skipped() != missing) {
+    if (item.item.skipped() != missing) {
       throw wrong_item(arguments_.name,
                        fmt::format("item {} came after item {}, and {} skipped items were reported",
                                    number,
                                    last_,
-                                   got.item.skipped()));
+                                   item.item.skipped()));
     }
   }
 
-  void check_metadata(const held_item& got) {
-    is_same_run_ = got.kind == header_kind::known && producers_ != 0 && got.header.run == run_;
-    if (got.kind != header_kind::known) {
+  void check_metadata(const held_item& item) {
+    is_same_run_ = item.kind == header_kind::known && producers_ != 0 && item.header.run == run_;
+    if (item.kind != header_kind::known) {
       return;
     }
-    if (got.header.number != got.item.number() || got.header.length > got.item.bytes()) {
+    if (item.header.number != item.item.number() || item.header.length > item.item.bytes()) {
       throw wrong_item(arguments_.name,
                        fmt::format("item {} has the metadata of item {}, of {} bytes",
-                                   got.item.number(),
-                                   got.header.number,
-                                   got.header.length));
+                                   item.item.number(),
+                                   item.header.number,
+                                   item.header.length));
     }
-    run_ = got.header.run;
+    run_ = item.header.run;
     producers_ += is_same_run_ ? 0 : 1;
   }
 
   /// Checks the oldest item as late as possible, so that a slot that is written while it is held is
   /// detected, and releases it.
   void finish_one() {
-    held_item what = std::move(held_.front());
+    held_item item = std::move(held_.front());
     held_.pop_front();
-    const bool known = what.kind == header_kind::known;
-    const std::uint64_t length = known ? what.header.length : what.item.bytes();
+    const bool known = item.kind == header_kind::known;
+    const std::uint64_t length = known ? item.header.length : item.item.bytes();
     if (known || file_) {
-      const auto bytes = memory_.read(what.item.data(), length);
+      const auto bytes = memory_.read(item.item.data(), length);
       if (known) {
-        check_bytes(what, bytes);
+        check_bytes(item, bytes);
         ++verified_;
       }
       if (file_) {
@@ -331,31 +331,31 @@ class subscriber {
       }
     }
     bytes_ += length;
-    what.item.release();
+    item.item.release();
   }
 
-  void check_bytes(const held_item& what, std::span<const std::byte> bytes) {
-    if (what.header.content == item_content::pattern) {
-      const check_result found = check_pattern(what.header.check, 0, bytes);
-      if (found.wrong_bytes != 0) {
+  void check_bytes(const held_item& item, std::span<const std::byte> bytes) {
+    if (item.header.content == item_content::pattern) {
+      const check_result result = check_pattern(item.header.check, 0, bytes);
+      if (result.wrong_bytes != 0) {
         throw wrong_item(arguments_.name,
                          fmt::format("{} of {} bytes of item {} are wrong, the first at {}",
-                                     found.wrong_bytes,
-                                     found.checked_bytes,
-                                     what.item.number(),
-                                     found.first_wrong_offset));
+                                     result.wrong_bytes,
+                                     result.checked_bytes,
+                                     item.item.number(),
+                                     result.first_wrong_offset));
       }
       return;
     }
     crc32c sum;
     sum.add(bytes);
-    if (sum.value() != what.header.check) {
+    if (sum.value() != item.header.check) {
       throw wrong_item(arguments_.name,
                        fmt::format("the {} bytes of item {} have the checksum {:08x}, not {:08x}",
                                    bytes.size(),
-                                   what.item.number(),
+                                   item.item.number(),
                                    sum.value(),
-                                   what.header.check));
+                                   item.header.check));
     }
   }
 

@@ -41,8 +41,8 @@ constexpr const char* rate = "400";
 /// `gpushm channel pub` or `sub` in a process of its own, with --json.
 class member {
  public:
-  member(std::string what, std::vector<std::string> arguments, const std::string& socket)
-      : what_(std::move(what)) {
+  member(std::string name, std::vector<std::string> arguments, const std::string& socket)
+      : what_(std::move(name)) {
     base::child_options options;
     options.argv = {base::executable_path(), "channel"};
     options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
@@ -108,8 +108,8 @@ std::string latency_text(const json& received) {
                                          nanoseconds_text(latency, "p99"));
 }
 
-std::uint64_t number(const json& of, const char* key) {
-  return of.at(key).get<std::uint64_t>();
+std::uint64_t number(const json& counts, const char* key) {
+  return counts.at(key).get<std::uint64_t>();
 }
 
 class channel_demo {
@@ -163,19 +163,19 @@ class channel_demo {
   [[nodiscard]] std::string socket() const { return directory_.path() + "/socket"; }
   [[nodiscard]] std::string time_left() const { return fmt::format("{}ms", timeout_.count()); }
 
-  member subscribe(const char* what, std::vector<std::string> more) const {
+  member subscribe(const char* name, std::vector<std::string> more) const {
     more.insert(more.begin(), {"sub", "--timeout", time_left()});
     if (!arguments_.consumer_device.empty()) {
       more.insert(more.end(), {"--device", arguments_.consumer_device});
     }
-    return {what, std::move(more), socket()};
+    return {name, std::move(more), socket()};
   }
-  member publish(const char* what, std::vector<std::string> more) const {
+  member publish(const char* name, std::vector<std::string> more) const {
     more.insert(more.begin(),
                 {"pub", "--rate", rate, "--device", place_.device, "--timeout", time_left()});
     more.insert(more.end(), {"--slots", std::to_string(slots)});
     more.insert(more.end(), {"--slot-size", std::to_string(slot_bytes_)});
-    return {what, std::move(more), socket()};
+    return {name, std::move(more), socket()};
   }
 
   /// One producer, a consumer of each item, and a slow one of the newest.
@@ -196,7 +196,7 @@ class channel_demo {
                           producer.pid_text(),
                           each.pid_text(),
                           newest.pid_text()));
-    const json all = each.finish("received", until_);
+    const json of_each = each.finish("received", until_);
     const json some = newest.finish("received", until_);
     const json sent = producer.finish("published", until_);
     log_.step(
@@ -205,19 +205,19 @@ class channel_demo {
         sent.at("seconds"));
     log_.step("each_received",
               fmt::format("consumer received {} items, {} skipped, and checked every byte: {}",
-                          number(all, "items"),
-                          number(all, "skipped"),
-                          latency_text(all)));
+                          number(of_each, "items"),
+                          number(of_each, "skipped"),
+                          latency_text(of_each)));
     log_.step("newest_received",
               fmt::format("slow consumer received {} items, {} skipped, and checked every byte: {}",
                           number(some, "items"),
                           number(some, "skipped"),
                           latency_text(some)));
-    require(number(sent, "items") == items && number(all, "items") == items &&
-                number(all, "skipped") == 0 && is_checked(all),
+    require(number(sent, "items") == items && number(of_each, "items") == items &&
+                number(of_each, "skipped") == 0 && is_checked(of_each),
             "the consumer of each item did not get each");
     require(number(some, "items") > 0 && is_checked(some), "the slow consumer got nothing");
-    document_["consumers"].push_back(all);
+    document_["consumers"].push_back(of_each);
     document_["consumers"].push_back(some);
   }
 
@@ -258,10 +258,11 @@ class channel_demo {
   }
 
   template <typename Condition>
-  void await(const char* what, Condition&& is_met) const {
+  void await(const char* condition_name, Condition&& is_met) const {
     while (!is_met()) {
       if (clock::now() >= until_ || stop_.wait(milliseconds(2))) {
-        throw error(errc::timed_out, "wait for", what, "it took too long, or a signal came");
+        throw error(
+            errc::timed_out, "wait for", condition_name, "it took too long, or a signal came");
       }
     }
   }

@@ -62,10 +62,10 @@ std::optional<std::uint64_t> free_bytes(const demo_place& place) {
   return std::nullopt;  // a MIG instance: NVML lists whole GPUs
 }
 
-std::uint64_t fitting_size(std::uint64_t wanted, std::uint64_t free_bytes) {
+std::uint64_t fitting_size(std::uint64_t requested, std::uint64_t free_bytes) {
   const std::uint64_t max_size = free_bytes / 5 * 3;
-  if (wanted <= max_size) {
-    return wanted;
+  if (requested <= max_size) {
+    return requested;
   }
   return std::max<std::uint64_t>(std::bit_floor(max_size), 1U << 20U);
 }

@@ -23,8 +23,8 @@ struct demo_place {
 /// Memory that is free for a segment on the device; empty if unknown.
 [[nodiscard]] std::optional<std::uint64_t> free_bytes(const demo_place& place);
 
-/// Returns `wanted` if it is at most three fifths of `free_bytes`, else the largest power of two
+/// Returns `requested` if it is at most three fifths of `free_bytes`, else the largest power of two
 /// that is, but at least 1 MiB.
-[[nodiscard]] std::uint64_t fitting_size(std::uint64_t wanted, std::uint64_t free_bytes);
+[[nodiscard]] std::uint64_t fitting_size(std::uint64_t requested, std::uint64_t free_bytes);
 
 }  // namespace gpushm::cli

@@ -120,20 +120,20 @@ void fill_segment(segment& target, std::uint64_t seed) {
 
 check_result check_segment(const segment& source, std::uint64_t seed) {
   std::mutex mutex;
-  check_result all;
+  check_result check;
   for_blocks(source.size_bytes(), [&](std::uint64_t offset, std::span<std::byte> buffer) {
     source.read(offset, buffer);
-    const check_result found = check_pattern(seed, offset, buffer);
+    const check_result result = check_pattern(seed, offset, buffer);
     const std::lock_guard lock(mutex);
-    all.checked_bytes += found.checked_bytes;
-    if (found.wrong_bytes != 0) {
-      all.first_wrong_offset = all.wrong_bytes == 0
-                                   ? found.first_wrong_offset
-                                   : std::min(all.first_wrong_offset, found.first_wrong_offset);
-      all.wrong_bytes += found.wrong_bytes;
+    check.checked_bytes += result.checked_bytes;
+    if (result.wrong_bytes != 0) {
+      check.first_wrong_offset =
+          check.wrong_bytes == 0 ? result.first_wrong_offset
+                                 : std::min(check.first_wrong_offset, result.first_wrong_offset);
+      check.wrong_bytes += result.wrong_bytes;
     }
   });
-  return all;
+  return check;
 }
 
 void corrupt_segment(segment& target) {

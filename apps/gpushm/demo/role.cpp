@@ -91,11 +91,11 @@ json describe(const segment& mapped, double seconds) {
 
 void check(const segment& mapped, std::uint64_t seed) {
   const auto start = clock::now();
-  const check_result found = check_segment(mapped, seed);
+  const check_result result = check_segment(mapped, seed);
   report("checked",
-         json{{"checked_bytes", found.checked_bytes},
-              {"wrong_bytes", found.wrong_bytes},
-              {"first_wrong_offset", found.first_wrong_offset},
+         json{{"checked_bytes", result.checked_bytes},
+              {"wrong_bytes", result.wrong_bytes},
+              {"first_wrong_offset", result.first_wrong_offset},
               {"seconds", seconds_since(start)}});
 }
 

@@ -50,21 +50,21 @@ void add_doctor_arguments(CLI::App& app, doctor_arguments& arguments) {
 }
 
 inspect::broker_facts query_broker(const std::string& socket) {
-  inspect::broker_facts found;
+  inspect::broker_facts facts;
   try {
     auto broker = client::connect({.socket_path = socket});
     const auto about = broker.broker();
-    found.socket = about.socket_path;
-    found.domain = about.domain;
-    found.protocol = static_cast<int>(about.protocol_version);
-    found.segments = broker.list().size();
-    found.fence = std::string(to_string(about.fence));
-    found.reachable = true;
+    facts.socket = about.socket_path;
+    facts.domain = about.domain;
+    facts.protocol = static_cast<int>(about.protocol_version);
+    facts.segments = broker.list().size();
+    facts.fence = std::string(to_string(about.fence));
+    facts.reachable = true;
   } catch (const error& failure) {
-    found.socket = socket;
-    found.problem = failure.what();
+    facts.socket = socket;
+    facts.problem = failure.what();
   }
-  return found;
+  return facts;
 }
 
 /// A broker that works may be another one than a program expects: names those that are not used.
@@ -89,9 +89,9 @@ void name_other_brokers(std::vector<inspect::check>& checks, const std::string& 
                    " for all programs that share, or end one of the brokers";
 }
 
-std::vector<std::string> visible_gpus(const inspect::facts& all) {
+std::vector<std::string> visible_gpus(const inspect::facts& facts) {
   std::vector<std::string> uuids;
-  for (const inspect::cuda_gpu_view& each : all.driver.cuda.gpus) {
+  for (const inspect::cuda_gpu_view& each : facts.driver.cuda.gpus) {
     uuids.push_back(each.uuid);
   }
   return uuids;

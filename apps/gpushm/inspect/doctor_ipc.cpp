@@ -44,7 +44,9 @@ std::string why_not_readable(const std::string& path) {
 }
 
 /// The entries of a list of libraries; in a file, comments begin with "#".
-void add_entries(const std::string& text, bool from_file, std::vector<inspect::preload_entry>& to) {
+void add_entries(const std::string& text,
+                 bool from_file,
+                 std::vector<inspect::preload_entry>& entries) {
   constexpr std::string_view separators = " \t\n:";
   for (std::size_t at = 0; at < text.size();) {
     at = text.find_first_not_of(separators, at);
@@ -56,7 +58,7 @@ void add_entries(const std::string& text, bool from_file, std::vector<inspect::p
       continue;
     }
     const std::size_t end = std::min(text.find_first_of(separators, at), text.size());
-    inspect::preload_entry& entry = to.emplace_back();
+    inspect::preload_entry& entry = entries.emplace_back();
     entry.path = text.substr(at, end - at);
     entry.from_file = from_file;
     entry.problem = entry.path.find('/') == std::string::npos ? "" : why_not_readable(entry.path);
@@ -65,51 +67,51 @@ void add_entries(const std::string& text, bool from_file, std::vector<inspect::p
 }
 
 std::vector<std::string> loaders_of_musl() {
-  std::vector<std::string> found;
+  std::vector<std::string> loaders;
   std::error_code failed;
   for (const auto& entry : fs::directory_iterator("/lib", failed)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with("ld-musl-")) {
-      found.push_back(entry.path().string());
+      loaders.push_back(entry.path().string());
     }
   }
-  return found;
+  return loaders;
 }
 
 /// In the order of the library (src/ipc/domain.c): `chosen` is GPUSHM_IPC_DOMAIN.
 inspect::broker_facts query_domain(const std::string& socket, const std::string& chosen) {
-  inspect::broker_facts found;
-  found.socket = socket;
+  inspect::broker_facts facts;
+  facts.socket = socket;
   try {
     if (socket.empty() && !chosen.empty()) {
-      found.socket = base::chosen_machine_socket(chosen);
+      facts.socket = base::chosen_machine_socket(chosen);
     }
     connect_options options;
-    options.socket_path = found.socket;
+    options.socket_path = facts.socket;
     options.request_limit = std::chrono::seconds(2);
     auto broker = client::connect(options);
     const auto about = broker.broker();
-    found.socket = about.socket_path;
-    found.domain = about.domain;
-    found.segments = broker.list(".fd/").size();
-    found.reachable = true;
+    facts.socket = about.socket_path;
+    facts.domain = about.domain;
+    facts.segments = broker.list(".fd/").size();
+    facts.reachable = true;
   } catch (const error& failure) {
-    found.problem = failure.what();
+    facts.problem = failure.what();
   }
-  return found;
+  return facts;
 }
 
-void examine_shm(inspect::ipc_facts& to) {
+void examine_shm(inspect::ipc_facts& facts) {
   struct statfs status {};
   if (base::retry([&] { return ::statfs("/dev/shm", &status); }) != 0) {
-    to.shm_problem = std::generic_category().message(errno);
+    facts.shm_problem = std::generic_category().message(errno);
     return;
   }
-  to.shm_is_tmpfs = status.f_type == TMPFS_MAGIC;
-  to.shm_free_bytes =
+  facts.shm_is_tmpfs = status.f_type == TMPFS_MAGIC;
+  facts.shm_free_bytes =
       static_cast<std::uint64_t>(status.f_bavail) * static_cast<std::uint64_t>(status.f_bsize);
   if (::access("/dev/shm", W_OK | X_OK) != 0) {
-    to.shm_problem = "not writable: " + std::generic_category().message(errno);
+    facts.shm_problem = "not writable: " + std::generic_category().message(errno);
   }
 }
 
@@ -136,48 +138,48 @@ std::string conclusion_of(const doctor_report& report) {
 /// The facts about this process, its container and the domain that it would use, except `mps`.
 /// Blocks for at most a few seconds.
 inspect::ipc_facts gather_ipc_facts(const doctor_arguments& arguments) {
-  inspect::ipc_facts all;
-  all.installed = find_ipc_library("doctor", arguments.ipc_library);
-  all.loaded = loaded_ipc_library();
-  add_entries(variable("LD_PRELOAD"), false, all.entries);
-  add_entries(base::read_small_file("/etc/ld.so.preload").value_or(""), true, all.entries);
-  all.switched_off = variable("GPUSHM_IPC") == "0";
-  all.secure = ::getauxval(AT_SECURE) != 0;
-  all.glibc = ::gnu_get_libc_version();
-  all.other_loaders = loaders_of_musl();
-  all.chosen_domain = variable("GPUSHM_IPC_DOMAIN");
-  all.domain = query_domain(arguments.socket, all.chosen_domain);
-  examine_shm(all);
+  inspect::ipc_facts facts;
+  facts.installed = find_ipc_library("doctor", arguments.ipc_library);
+  facts.loaded = loaded_ipc_library();
+  add_entries(variable("LD_PRELOAD"), false, facts.entries);
+  add_entries(base::read_small_file("/etc/ld.so.preload").value_or(""), true, facts.entries);
+  facts.switched_off = variable("GPUSHM_IPC") == "0";
+  facts.secure = ::getauxval(AT_SECURE) != 0;
+  facts.glibc = ::gnu_get_libc_version();
+  facts.other_loaders = loaders_of_musl();
+  facts.chosen_domain = variable("GPUSHM_IPC_DOMAIN");
+  facts.domain = query_domain(arguments.socket, facts.chosen_domain);
+  examine_shm(facts);
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    all.soft_descriptors = limit.rlim_cur;
-    all.hard_descriptors = limit.rlim_max;
+    facts.soft_descriptors = limit.rlim_cur;
+    facts.hard_descriptors = limit.rlim_max;
   }
-  return all;
+  return facts;
 }
 
 }  // namespace
 
 int run_doctor_ipc(const doctor_arguments& arguments) {
   const auto begin = std::chrono::steady_clock::now();
-  inspect::ipc_facts all = gather_ipc_facts(arguments);
+  inspect::ipc_facts facts = gather_ipc_facts(arguments);
   const machine seen = gather_machine({}, arguments.driver_timeout);
-  all.mps = seen.facts.mps;
+  facts.mps = seen.facts.mps;
   doctor_report report;
   report.ipc = true;
-  report.checks = inspect::examine_ipc(all);
+  report.checks = inspect::examine_ipc(facts);
   report.check_time = std::chrono::steady_clock::now() - begin;
   if (arguments.selftest) {
     const auto& gpus = seen.facts.driver.cuda.gpus;
     std::string why;
-    if (all.installed.empty()) {
+    if (facts.installed.empty()) {
       why = "libgpushm-ipc.so was not found (--ipc-library PATH)";
     } else if (gpus.empty()) {
       why = "no GPU is visible here";
     }
     if (why.empty()) {
       ipc_trial_options options;
-      options.library = all.installed;
+      options.library = facts.installed;
       options.device = gpus.front().uuid;
       options.accept_fake_chunks = arguments.accept_fake_chunks;
       for (inspect::check& each : run_ipc_trials(options)) {

@@ -50,8 +50,8 @@ std::string verdict_text(verdict value, const app::style& style) {
 void print_entry(const std::string& label,
                  verdict value,
                  const std::string& name,
-                 const check& found) {
-  const std::string seen = base::wrapped(base::printable(found.seen), text_indent);
+                 const check& check) {
+  const std::string seen = base::wrapped(base::printable(check.seen), text_indent);
   print("  " + label + base::padded(base::printable(name), id_columns) +
         seen.substr(std::min(text_indent, seen.size())));
   const auto part = [&](const char* before, const std::string& text) {
@@ -60,19 +60,19 @@ void print_entry(const std::string& label,
     }
   };
   if (value == verdict::warning || value == verdict::problem) {
-    part("why: ", found.why);
-    part("do:  ", found.remedy);
+    part("why: ", check.why);
+    part("do:  ", check.remedy);
   } else {
-    part("", found.why);
-    part("if you need it: ", value == verdict::note ? found.remedy : std::string());
+    part("", check.why);
+    part("if you need it: ", value == verdict::note ? check.remedy : std::string());
   }
 }
 
 void print_entry(verdict value,
                  const std::string& name,
-                 const check& found,
+                 const check& check,
                  const app::style& style) {
-  print_entry(verdict_text(value, style), value, name, found);
+  print_entry(verdict_text(value, style), value, name, check);
 }
 
 std::string device_text(const doctor_report& report, const std::string& uuid) {
@@ -85,21 +85,21 @@ std::string device_text(const doctor_report& report, const std::string& uuid) {
 }
 
 /// Whether memory that gpushm created in a trial is RDMA capable.
-std::optional<bool> is_rdma_capable(const selftest_finding& each) {
-  return each.how == inspect::way::vmm ? each.outcome.exporter_rdma : std::nullopt;
+std::optional<bool> is_rdma_capable(const selftest_finding& finding) {
+  return finding.how == inspect::way::vmm ? finding.outcome.exporter_rdma : std::nullopt;
 }
 
-std::string outcome_text(const selftest_finding& each) {
-  const std::string how(to_string(each.how));
-  if (each.outcome.result == trial_result::works) {
-    const auto rdma = is_rdma_capable(each);
+std::string outcome_text(const selftest_finding& finding) {
+  const std::string how(to_string(finding.how));
+  if (finding.outcome.result == trial_result::works) {
+    const auto rdma = is_rdma_capable(finding);
     return how + " works" + (rdma ? (*rdma ? " (RDMA capable)" : " (not RDMA capable)") : "");
   }
-  if (each.outcome.result == trial_result::not_run) {
-    return how + " not run: " + each.outcome.failure;
+  if (finding.outcome.result == trial_result::not_run) {
+    return how + " not run: " + finding.outcome.failure;
   }
-  return how + " " + std::string(to_string(each.outcome.result)) + " with " + each.outcome.failure +
-         (each.as_expected() ? ", as predicted" : "");
+  return how + " " + std::string(to_string(finding.outcome.result)) + " with " +
+         finding.outcome.failure + (finding.as_expected() ? ", as predicted" : "");
 }
 
 /// Whether CUDA reports that the device supports RDMA capable memory.
@@ -130,30 +130,30 @@ check trials_check(const std::vector<const selftest_finding*>& trials, bool rdma
                             not_run_unknown,
                             "fix the reason above");
   }
-  check all = inspect::finding(verdict::ok, {});
+  check check = inspect::finding(verdict::ok, {});
   bool lesson = false;
   for (const selftest_finding* each : trials) {
-    all.seen += (all.seen.empty() ? "" : "; ") + outcome_text(*each);
+    check.seen += (check.seen.empty() ? "" : "; ") + outcome_text(*each);
     if (each->unexpected()) {
-      all.result = verdict::problem;
-      all.why += (all.why.empty() ? "" : " ") + each->outcome.text;
-      all.remedy = "gpushm explain \"" + each->outcome.failure + "\"";
-    } else if (each->outcome.result == trial_result::not_run && all.result == verdict::ok) {
-      all.result = verdict::warning;
-      all.why = not_run_unknown;
+      check.result = verdict::problem;
+      check.why += (check.why.empty() ? "" : " ") + each->outcome.text;
+      check.remedy = "gpushm explain \"" + each->outcome.failure + "\"";
+    } else if (each->outcome.result == trial_result::not_run && check.result == verdict::ok) {
+      check.result = verdict::warning;
+      check.why = not_run_unknown;
     }
-    if (rdma_supported && is_rdma_capable(*each) == false && all.result == verdict::ok) {
-      all.result = verdict::warning;
-      all.why = "the GPU supports RDMA capable memory, but cuMemCreate did not allocate any";
-      all.remedy = "use a newer NVIDIA driver if RDMA libraries use segments";
+    if (rdma_supported && is_rdma_capable(*each) == false && check.result == verdict::ok) {
+      check.result = verdict::warning;
+      check.why = "the GPU supports RDMA capable memory, but cuMemCreate did not allocate any";
+      check.remedy = "use a newer NVIDIA driver if RDMA libraries use segments";
     }
     lesson = lesson || (each->as_expected() && each->outcome.result != trial_result::works);
   }
-  if (lesson && all.result == verdict::ok) {
-    all.why =
+  if (lesson && check.result == verdict::ok) {
+    check.why =
         "raw handles never work with equal PIDs; through gpushm (cuda-ipc) the same memory works";
   }
-  return all;
+  return check;
 }
 
 struct trial_group {
@@ -195,62 +195,62 @@ void print_peer(const doctor_report& report, const app::style& style) {
     print_entry(unknown.result, "GPUs of the peer", unknown, style);
   }
   for (const inspect::peer_prediction& each : report.predictions) {
-    check found;
+    check check;
     const inspect::prediction& expected = each.expected;
     const std::string where =
         each.how == inspect::way::host
             ? std::string()
             : " on /dev/nvidia" + std::to_string(report.facts.gpus[each.gpu].minor);
-    found.seen = std::string(each.to_peer ? "to the peer" : "from the peer") + where + ": " +
+    check.seen = std::string(each.to_peer ? "to the peer" : "from the peer") + where + ": " +
                  (expected.works ? "works" : "fails with " + expected.failure);
-    found.why = expected.why;
+    check.why = expected.why;
     if (!expected.driver_failure.empty() && expected.driver_failure != expected.failure) {
-      found.why += "; the driver's error without gpushm: " + expected.driver_failure;
+      check.why += "; the driver's error without gpushm: " + expected.driver_failure;
     }
-    found.remedy = expected.remedy;
+    check.remedy = expected.remedy;
     // Not a verdict on this machine: different GPUs on the two sides are usually intended.
     print_entry(expected.works ? style.green(base::padded("works", verdict_columns))
                                : style.red(base::padded("fails", verdict_columns)),
                 expected.works ? verdict::ok : verdict::problem,
                 std::string(to_string(each.how)),
-                found);
+                check);
   }
 }
 
-std::string counted(std::size_t count, const char* what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+std::string counted(std::size_t count, const char* noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-json selftest_json(const selftest_finding& each) {
-  return {{"device", each.device},
-          {"way", to_string(each.how)},
-          {"equal_pids", each.equal_pids},
-          {"not_permitted", each.not_permitted},
-          {"result", to_string(each.outcome.result)},
-          {"failure", each.outcome.failure},
-          {"side", each.outcome.side},
-          {"message", each.outcome.text},
-          {"exporter_pid", each.outcome.exporter_pid},
-          {"importer_pid", each.outcome.importer_pid},
-          {"open_ns", each.outcome.open_time.count()},
-          {"exporter_rdma", json_or_null(each.outcome.exporter_rdma)},
-          {"importer_rdma", json_or_null(each.outcome.importer_rdma)},
-          {"predicted_to_work", each.expected.works},
-          {"predicted_failure", each.expected.failure},
-          {"as_predicted", each.as_expected()},
-          {"why", each.expected.why}};
+json selftest_json(const selftest_finding& finding) {
+  return {{"device", finding.device},
+          {"way", to_string(finding.how)},
+          {"equal_pids", finding.equal_pids},
+          {"not_permitted", finding.not_permitted},
+          {"result", to_string(finding.outcome.result)},
+          {"failure", finding.outcome.failure},
+          {"side", finding.outcome.side},
+          {"message", finding.outcome.text},
+          {"exporter_pid", finding.outcome.exporter_pid},
+          {"importer_pid", finding.outcome.importer_pid},
+          {"open_ns", finding.outcome.open_time.count()},
+          {"exporter_rdma", json_or_null(finding.outcome.exporter_rdma)},
+          {"importer_rdma", json_or_null(finding.outcome.importer_rdma)},
+          {"predicted_to_work", finding.expected.works},
+          {"predicted_failure", finding.expected.failure},
+          {"as_predicted", finding.as_expected()},
+          {"why", finding.expected.why}};
 }
 
-json prediction_json(const doctor_report& report, const inspect::peer_prediction& each) {
-  const bool host = each.how == inspect::way::host;
-  return {{"direction", each.to_peer ? "to peer" : "from peer"},
-          {"way", to_string(each.how)},
-          {"gpu", host ? json(nullptr) : json(report.facts.gpus[each.gpu].uuid)},
-          {"works", each.expected.works},
-          {"failure", each.expected.failure},
-          {"driver_failure", each.expected.driver_failure},
-          {"why", each.expected.why},
-          {"remedy", each.expected.remedy}};
+json prediction_json(const doctor_report& report, const inspect::peer_prediction& prediction) {
+  const bool host = prediction.how == inspect::way::host;
+  return {{"direction", prediction.to_peer ? "to peer" : "from peer"},
+          {"way", to_string(prediction.how)},
+          {"gpu", host ? json(nullptr) : json(report.facts.gpus[prediction.gpu].uuid)},
+          {"works", prediction.expected.works},
+          {"failure", prediction.expected.failure},
+          {"driver_failure", prediction.expected.driver_failure},
+          {"why", prediction.expected.why},
+          {"remedy", prediction.expected.remedy}};
 }
 
 /// Prints the problems to act on, before all checks; root causes first.

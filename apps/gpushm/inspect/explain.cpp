@@ -163,44 +163,46 @@ std::string_view likelihood(double share) {
                          : "less likely";
 }
 
-void print_cause(const cause& each, std::size_t number, const app::style& style) {
+void print_cause(const cause& cause, std::size_t number, const app::style& style) {
   constexpr std::size_t indent = 5;
   constexpr std::size_t text_indent = 14;
   const std::string front = fmt::format("  {}. ", number);
-  const std::string_view words = likelihood(each.share);
-  std::string lines = base::wrapped(fmt::format("{}: {}", words, each.text), indent);
+  const std::string_view words = likelihood(cause.share);
+  std::string lines = base::wrapped(fmt::format("{}: {}", words, cause.text), indent);
   lines.replace(0, indent, front);
   lines.replace(indent, words.size(), style.bold(words));
   print(lines);
-  for (const std::string& one : each.evidence) {
+  for (const std::string& one : cause.evidence) {
     print_labelled("     why:     ", one, text_indent);
   }
-  print_labelled("     confirm: ", each.confirm, text_indent);
-  print_labelled("     fix:     ", each.fix, text_indent);
+  print_labelled("     confirm: ", cause.confirm, text_indent);
+  print_labelled("     fix:     ", cause.fix, text_indent);
 }
 
-void print_explanation(const explanation& each, bool is_log, const app::style& style) {
-  print_line(style.bold(each.title));
+void print_explanation(const explanation& explanation, bool is_log, const app::style& style) {
+  print_line(style.bold(explanation.title));
   if (is_log) {
-    const std::string label = fmt::format("  line {}: ", each.line_number);
-    print_labelled(label, each.line, label.size());
+    const std::string label = fmt::format("  line {}: ", explanation.line_number);
+    print_labelled(label, explanation.line, label.size());
   }
-  if (!each.about.empty()) {
-    print(base::wrapped(each.about, 2));
+  if (!explanation.about.empty()) {
+    print(base::wrapped(explanation.about, 2));
   }
-  for (std::size_t i = 0; i < each.causes.size(); ++i) {
+  for (std::size_t i = 0; i < explanation.causes.size(); ++i) {
     print("\n");
-    print_cause(each.causes[i], i + 1, style);
+    print_cause(explanation.causes[i], i + 1, style);
   }
 }
 
-void print_rest(const std::vector<explanation>& all) {
-  for (std::size_t i = max_shown; i < all.size(); ++i) {
-    print_labelled("Also: ", fmt::format("{}, line {}", all[i].title, all[i].line_number), 6);
+void print_rest(const std::vector<explanation>& explanations) {
+  for (std::size_t i = max_shown; i < explanations.size(); ++i) {
+    print_labelled("Also: ",
+                   fmt::format("{}, line {}", explanations[i].title, explanations[i].line_number),
+                   6);
   }
 }
 
-std::string machine_text(const known_machine& known, const std::string& from) {
+std::string machine_text(const known_machine& known, const std::string& path) {
   if (!known.problem.empty()) {
     return fmt::format("This machine's state: unknown ({}). Causes are ordered by the text.",
                        base::printable(known.problem));
@@ -210,7 +212,7 @@ std::string machine_text(const known_machine& known, const std::string& from) {
       return "Ordered for this machine as checked by \"gpushm doctor\" in this container and as "
              "this user.";
     case machine_source::recording:
-      return fmt::format("Ordered for the machine recorded in {}.", base::printable(from));
+      return fmt::format("Ordered for the machine recorded in {}.", base::printable(path));
     case machine_source::none:
       break;
   }
@@ -232,9 +234,9 @@ std::string_view to_string(machine_source source) {
 
 // ---- JSON output ----
 
-json to_json(const explanation& each) {
+json to_json(const explanation& explanation) {
   json causes = json::array();
-  for (const cause& one : each.causes) {
+  for (const cause& one : explanation.causes) {
     causes.push_back({{"id", one.id},
                       {"share", one.share},
                       {"text", one.text},
@@ -242,16 +244,18 @@ json to_json(const explanation& each) {
                       {"fix", one.fix},
                       {"evidence", one.evidence}});
   }
-  return json{{"rule", each.rule},
-              {"title", each.title},
-              {"about", each.about},
-              {"found", each.found},
-              {"line_number", each.line_number},
-              {"line", each.line},
+  return json{{"rule", explanation.rule},
+              {"title", explanation.title},
+              {"about", explanation.about},
+              {"found", explanation.found},
+              {"line_number", explanation.line_number},
+              {"line", explanation.line},
               {"causes", std::move(causes)}};
 }
 
-void print_document(const std::vector<explanation>& all, const known_machine& known, bool cut) {
+void print_document(const std::vector<explanation>& explanations,
+                    const known_machine& known,
+                    bool cut) {
   json document{{"explanations", json::array()},
                 {"machine",
                  {{"known", known.source != machine_source::none && known.problem.empty()},
@@ -259,7 +263,7 @@ void print_document(const std::vector<explanation>& all, const known_machine& kn
                   {"problem", known.problem.empty() ? json(nullptr) : json(known.problem)},
                   {"facts", known.here.facts}}},
                 {"truncated", cut}};
-  for (const explanation& each : all) {
+  for (const explanation& each : explanations) {
     document["explanations"].push_back(to_json(each));
   }
   print_json(document);
@@ -269,11 +273,11 @@ int run_explain(const explain_arguments& arguments) {
   given_text given;
   read_text(arguments, given);
   const known_machine known = gather_situation(arguments);
-  const std::vector<explanation> all = given.log.finish(known.here);
+  const std::vector<explanation> explanations = given.log.finish(known.here);
   if (arguments.json) {
-    print_document(all, known, given.cut);
+    print_document(explanations, known, given.cut);
   }
-  if (all.empty()) {
+  if (explanations.empty()) {
     note(
         "no known error in this text; pass an error's name (CUDA_ERROR_...), number or message, or "
         "a whole log (gpushm explain - < LOG). \"gpushm doctor\" checks this machine");
@@ -281,11 +285,11 @@ int run_explain(const explain_arguments& arguments) {
   }
   if (!arguments.json) {
     const app::style style = app::style::of(STDOUT_FILENO);
-    for (std::size_t i = 0; i < std::min(all.size(), max_shown); ++i) {
-      print_explanation(all[i], given.several_lines, style);
+    for (std::size_t i = 0; i < std::min(explanations.size(), max_shown); ++i) {
+      print_explanation(explanations[i], given.several_lines, style);
       print("\n");
     }
-    print_rest(all);
+    print_rest(explanations);
     print(base::wrapped(machine_text(known, arguments.from), 0));
   }
   flush_output();

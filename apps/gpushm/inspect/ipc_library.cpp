@@ -15,12 +15,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int take_name(dl_phdr_info* info, std::size_t /*size*/, void* found) {
+int take_name(dl_phdr_info* info, std::size_t /*size*/, void* result) {
   const std::string_view name = info->dlpi_name == nullptr ? "" : info->dlpi_name;
   if (name.substr(name.rfind('/') + 1) != ipc_library_name) {
     return 0;
   }
-  *static_cast<std::string*>(found) = name;
+  *static_cast<std::string*>(result) = name;
   return 1;
 }
 
@@ -32,14 +32,14 @@ std::string loaded_ipc_library() {
   return found;
 }
 
-std::string find_ipc_library(const std::string& operation, const std::string& wanted) {
+std::string find_ipc_library(const std::string& operation, const std::string& requested) {
   std::error_code failed;
-  if (!wanted.empty()) {
-    const fs::path path = fs::absolute(wanted).lexically_normal();
+  if (!requested.empty()) {
+    const fs::path path = fs::absolute(requested).lexically_normal();
     if (!fs::is_regular_file(path, failed)) {
       throw error(errc::invalid_argument,
                   operation,
-                  wanted,
+                  requested,
                   "there is no such file",
                   "pass the path of libgpushm-ipc.so to --ipc-library");
     }

@@ -36,10 +36,10 @@ struct arrangement {
   const char* rest;  ///< what does not work in it, and why
 };
 
-std::string subject_of(way how) {
-  return how == way::unmodified         ? "memory"
-         : how == way::unmodified_event ? "an event"
-                                        : "a descriptor by PID";
+std::string subject_of(way sharing_way) {
+  return sharing_way == way::unmodified         ? "memory"
+         : sharing_way == way::unmodified_event ? "an event"
+                                                : "a descriptor by PID";
 }
 
 base::child_process start_side(const ipc_trial_options& options,
@@ -64,8 +64,8 @@ base::child_process start_side(const ipc_trial_options& options,
 }
 
 /// Appends the result of one way to `result`.
-void add(check& result, way how, const trial_outcome& outcome) {
-  std::string text = subject_of(how);
+void add(check& result, way sharing_way, const trial_outcome& outcome) {
+  std::string text = subject_of(sharing_way);
   if (outcome.result == trial_result::works) {
     text += " works (open " + app::duration_text(outcome.open_time) + ")";
   } else {

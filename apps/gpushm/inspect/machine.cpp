@@ -20,28 +20,28 @@ namespace {
 
 constexpr std::size_t recording_limit_bytes = 16UL << 20U;
 
-std::string read_document(const std::string& from) {
-  if (from == "-") {
+std::string read_document(const std::string& path) {
+  if (path == "-") {
     std::string text(recording_limit_bytes, '\0');
     std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
     text.resize(static_cast<std::size_t>(std::cin.gcount()));
     return text;
   }
-  auto text = base::read_small_file(from, recording_limit_bytes);
+  auto text = base::read_small_file(path, recording_limit_bytes);
   if (!text) {
     throw error(errc::invalid_argument,
                 "read recording",
-                from,
+                path,
                 "the file cannot be read",
                 "create one with \"gpushm doctor --json\" on that machine");
   }
   return std::move(*text);
 }
 
-machine replay(const std::string& from, const inspect::gather_options& options) {
-  const std::string text = read_document(from);
+machine replay(const std::string& path, const inspect::gather_options& options) {
+  const std::string text = read_document(path);
   const auto recorded =
-      inspect::recorded_machine::parse(from == "-" ? "standard input" : from, text);
+      inspect::recorded_machine::parse(path == "-" ? "standard input" : path, text);
   inspect::recording_system again(*recorded.files);
   machine result;
   result.facts = inspect::gather(
@@ -95,11 +95,11 @@ inspect::driver_view probe_driver(std::chrono::milliseconds timeout) {
   }
 }
 
-machine gather_machine(const std::string& from,
+machine gather_machine(const std::string& path,
                        std::chrono::milliseconds driver_timeout,
                        const inspect::gather_options& options) {
-  if (!from.empty()) {
-    return replay(from, options);
+  if (!path.empty()) {
+    return replay(path, options);
   }
   const auto files = inspect::this_system();
   inspect::recording_system recorded(*files);

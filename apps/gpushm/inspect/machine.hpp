@@ -20,10 +20,10 @@ struct machine {
 /// note on standard error. Does not throw.
 [[nodiscard]] inspect::driver_view probe_driver(std::chrono::milliseconds timeout);
 
-/// Returns the facts about this machine or, if `from` is not empty, about the machine recorded in
+/// Returns the facts about this machine or, if `path` is not empty, about the machine recorded in
 /// that file ("-": standard input). Waits for the driver for at most `driver_timeout`. Throws
 /// `error` (invalid_argument) if the file is not a recording.
-[[nodiscard]] machine gather_machine(const std::string& from,
+[[nodiscard]] machine gather_machine(const std::string& path,
                                      std::chrono::milliseconds driver_timeout,
                                      const inspect::gather_options& options = {});
 

@@ -105,8 +105,8 @@ constexpr const char* operation = "run matrix";
 constexpr std::chrono::seconds driver_timeout{60};
 
 app::oci::runtime find_runtime(const std::string& name) {
-  const auto found = app::oci::find_runtime(name);
-  if (!found) {
+  const auto runtime = app::oci::find_runtime(name);
+  if (!runtime) {
     throw error(
         errc::system_error,
         operation,
@@ -114,7 +114,7 @@ app::oci::runtime find_runtime(const std::string& name) {
         "no such container runtime on this machine",
         "install it (apt-get install runc), or choose another: --runtime runc, crun or a path");
   }
-  return *found;
+  return *runtime;
 }
 
 void require_root() {

@@ -85,8 +85,8 @@ std::optional<device_cgroup> device_cgroup_in(const std::string& text) {
   return unified;
 }
 
-/// The directory of `wanted` in the file system, from the text of /proc/self/mountinfo.
-std::optional<std::string> cgroup_directory(const device_cgroup& wanted,
+/// The directory of `cgroup` in the file system, from the text of /proc/self/mountinfo.
+std::optional<std::string> cgroup_directory(const device_cgroup& cgroup,
                                             const std::string& mountinfo) {
   std::istringstream lines(mountinfo);
   for (std::string line; std::getline(lines, line);) {
@@ -100,7 +100,7 @@ std::optional<std::string> cgroup_directory(const device_cgroup& wanted,
     std::string type;
     std::string options;
     words >> type >> word >> options;
-    const bool fits = wanted.unified
+    const bool fits = cgroup.unified
                           ? type == "cgroup2"
                           : type == "cgroup" &&
                                 fmt::format(",{},", options).find(",devices,") != std::string::npos;
@@ -108,10 +108,10 @@ std::optional<std::string> cgroup_directory(const device_cgroup& wanted,
       continue;
     }
     if (root == "/") {
-      return point + wanted.path;
+      return point + cgroup.path;
     }
-    if (wanted.path == root || wanted.path.starts_with(root + "/")) {
-      return point + wanted.path.substr(root.size());
+    if (cgroup.path == root || cgroup.path.starts_with(root + "/")) {
+      return point + cgroup.path.substr(root.size());
     }
   }
   return std::nullopt;
@@ -126,7 +126,7 @@ struct credentials {
 };
 
 credentials credentials_in(const std::string& status) {
-  credentials found;
+  credentials credentials;
   std::istringstream lines(status);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
@@ -134,18 +134,18 @@ credentials credentials_in(const std::string& status) {
     std::uint64_t skipped = 0;
     words >> key;
     if (key == "Uid:") {
-      words >> skipped >> found.uid;  // effective
+      words >> skipped >> credentials.uid;  // effective
     } else if (key == "Gid:") {
-      words >> skipped >> found.gid;
+      words >> skipped >> credentials.gid;
     } else if (key == "Groups:") {
       for (gid_t group = 0; words >> group;) {
-        found.groups.push_back(group);
+        credentials.groups.push_back(group);
       }
     } else if (key == "CapEff:") {
-      words >> std::hex >> found.capabilities;
+      words >> std::hex >> credentials.capabilities;
     }
   }
-  return found;
+  return credentials;
 }
 
 /// The child's input, created before the fork. An invalid descriptor means nothing to change.
@@ -243,8 +243,8 @@ struct child_record {
   std::int32_t error = 0;
 };
 
-std::string_view attempt_text(step which) {
-  switch (which) {
+std::string_view attempt_text(step step) {
+  switch (step) {
     case step::cgroup:
       return "its cgroup cannot be joined";
     case step::mounts:
@@ -262,43 +262,43 @@ std::string_view attempt_text(step which) {
   return "?";
 }
 
-bool apply(const credentials& wanted) {
-  if (::setgroups(wanted.groups.size(), wanted.groups.data()) != 0 ||
-      ::setresgid(wanted.gid, wanted.gid, wanted.gid) != 0 ||
+bool apply(const credentials& credentials) {
+  if (::setgroups(credentials.groups.size(), credentials.groups.data()) != 0 ||
+      ::setresgid(credentials.gid, credentials.gid, credentials.gid) != 0 ||
       ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0 ||
-      ::setresuid(wanted.uid, wanted.uid, wanted.uid) != 0) {
+      ::setresuid(credentials.uid, credentials.uid, credentials.uid) != 0) {
     return false;
   }
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   std::array<__user_cap_data_struct, 2> sets{};
   for (std::size_t i = 0; i < sets.size(); ++i) {
-    sets[i].effective = static_cast<std::uint32_t>(wanted.capabilities >> (32 * i));
+    sets[i].effective = static_cast<std::uint32_t>(credentials.capabilities >> (32 * i));
     sets[i].permitted = sets[i].effective;
   }
   return ::syscall(SYS_capset, &header, sets.data()) == 0;
 }
 
-[[noreturn]] void try_nodes(const plan& how, pid_t parent, int notes) {
-  const auto send = [&](step which, std::int32_t minor, std::int32_t error) {
-    const child_record note{which, minor, error};
+[[noreturn]] void try_nodes(const plan& plan, pid_t parent, int notes) {
+  const auto send = [&](step step, std::int32_t minor, std::int32_t error) {
+    const child_record note{step, minor, error};
     static_cast<void>(base::retry([&] { return ::write(notes, &note, sizeof note); }));
   };
-  const auto require = [&](bool succeeded, step which) {
+  const auto require = [&](bool succeeded, step step) {
     if (!succeeded) {
-      send(which, -1, errno);
+      send(step, -1, errno);
       ::_exit(1);
     }
   };
-  require(!how.cgroup || ::write(how.cgroup.get(), "0", 1) == 1, step::cgroup);
-  require(!how.mounts || ::setns(how.mounts.get(), CLONE_NEWNS) == 0, step::mounts);
-  require(!how.root || (::fchdir(how.root.get()) == 0 && ::chroot(".") == 0), step::root);
-  require(!how.become || apply(*how.become), step::credentials);
+  require(!plan.cgroup || ::write(plan.cgroup.get(), "0", 1) == 1, step::cgroup);
+  require(!plan.mounts || ::setns(plan.mounts.get(), CLONE_NEWNS) == 0, step::mounts);
+  require(!plan.root || (::fchdir(plan.root.get()) == 0 && ::chroot(".") == 0), step::root);
+  require(!plan.become || apply(*plan.become), step::credentials);
   // After changing the user, which clears the setting.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) {
     ::_exit(1);
   }
-  DIR* const listing = ::opendir(how.dev_root.c_str());
+  DIR* const listing = ::opendir(plan.dev_root.c_str());
   require(listing != nullptr || errno == ENOENT, step::list);
   // NOLINTNEXTLINE(concurrency-mt-unsafe): this process has one thread
   while (const dirent* const entry = listing == nullptr ? nullptr : ::readdir(listing)) {
@@ -313,7 +313,7 @@ bool apply(const credentials& wanted) {
   ::_exit(0);
 }
 
-peer_nodes query_child(const plan& how, base::deadline until) {
+peer_nodes query_child(const plan& plan, base::deadline until) {
   std::array<int, 2> ends{};
   base::checked("try device nodes", {}, "pipe2", [&] { return ::pipe2(ends.data(), O_CLOEXEC); });
   const base::unique_fd read_end(ends[0]);
@@ -321,11 +321,11 @@ peer_nodes query_child(const plan& how, base::deadline until) {
   const pid_t parent = ::getpid();
   const pid_t child = base::checked("try device nodes", {}, "fork", [] { return ::fork(); });
   if (child == 0) {
-    try_nodes(how, parent, write_end.get());
+    try_nodes(plan, parent, write_end.get());
   }
   write_end.reset();
-  peer_nodes found;
-  found.problem = "the child process that opens its device nodes exited early";
+  peer_nodes nodes;
+  nodes.problem = "the child process that opens its device nodes exited early";
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
@@ -334,7 +334,7 @@ peer_nodes query_child(const plan& how, base::deadline until) {
       return ::poll(&waiting, 1, static_cast<int>(std::max<std::int64_t>(0, left.count())));
     });
     if (ready == 0) {
-      found.problem = "opening its device nodes took too long";
+      nodes.problem = "opening its device nodes took too long";
       break;
     }
     child_record note;
@@ -343,22 +343,22 @@ peer_nodes query_child(const plan& how, base::deadline until) {
       break;
     }
     if (note.which == step::done) {
-      found.problem.clear();
+      nodes.problem.clear();
       break;
     }
     if (note.which == step::node) {
-      found.tried.push_back({note.minor, note.error});
+      nodes.tried.push_back({note.minor, note.error});
       continue;
     }
-    found.problem = fmt::format("{}: {}", attempt_text(note.which), base::errno_text(note.error));
+    nodes.problem = fmt::format("{}: {}", attempt_text(note.which), base::errno_text(note.error));
     if (note.error == EPERM || note.error == EACCES) {
-      found.problem += as_root;
+      nodes.problem += as_root;
     }
     break;
   }
   base::signal_process(child, SIGKILL);
   base::retry([&] { return ::waitpid(child, nullptr, 0); });
-  return found;
+  return nodes;
 }
 
 }  // namespace
@@ -366,26 +366,26 @@ peer_nodes query_child(const plan& how, base::deadline until) {
 peer_nodes minors_of(pid_t peer,
                      const std::string& dev_root,
                      std::chrono::milliseconds timeout) noexcept {
-  peer_nodes found;
+  peer_nodes nodes;
   try {
-    found = query_child(make_plan(peer, dev_root), base::deadline_in(timeout));
+    nodes = query_child(make_plan(peer, dev_root), base::deadline_in(timeout));
   } catch (const unknowable& reason) {
-    found.problem = reason.why;
+    nodes.problem = reason.why;
   } catch (const std::exception& failure) {
-    found.problem = failure.what();
+    nodes.problem = failure.what();
   }
-  if (found.problem.empty()) {
-    std::sort(found.tried.begin(), found.tried.end(), [](const auto& a, const auto& b) {
+  if (nodes.problem.empty()) {
+    std::sort(nodes.tried.begin(), nodes.tried.end(), [](const auto& a, const auto& b) {
       return a.minor < b.minor;
     });
-    found.minors.emplace();
-    for (const tried_node& each : found.tried) {
+    nodes.minors.emplace();
+    for (const tried_node& each : nodes.tried) {
       if (each.error == 0) {
-        found.minors->push_back(each.minor);
+        nodes.minors->push_back(each.minor);
       }
     }
   }
-  return found;
+  return nodes;
 }
 
 }  // namespace gpushm::cli

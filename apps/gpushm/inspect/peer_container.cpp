@@ -93,24 +93,24 @@ std::vector<container_runtime> known_runtimes() {
                                              "/run/docker/runtime-runc/moby",
                                              "/run/crio/runc",
                                              "/run/crio/crun"};
-  std::vector<container_runtime> found;
+  std::vector<container_runtime> runtimes;
   for (const char* const name : {"runc", "crun"}) {
     if (const auto program = program_in_path(name)) {
-      found.push_back({kind::oci, *program, ""});
+      runtimes.push_back({kind::oci, *program, ""});
       for (const char* const root : roots) {
         struct stat status {};
         if (::stat(root, &status) == 0 && S_ISDIR(status.st_mode)) {
-          found.push_back({kind::oci, *program, root});
+          runtimes.push_back({kind::oci, *program, root});
         }
       }
     }
   }
   for (const char* const name : {"podman", "docker"}) {
     if (const auto program = program_in_path(name)) {
-      found.push_back({kind::engine, *program, ""});
+      runtimes.push_back({kind::engine, *program, ""});
     }
   }
-  return found;
+  return runtimes;
 }
 
 pid_t pid_of_container(const std::string& name, const std::vector<container_runtime>& runtimes) {

@@ -94,30 +94,30 @@ class round {
         device_(std::move(device)),
         equal_pids_(equal_pids) {}
 
-  [[nodiscard]] selftest_finding run(way how) {
+  [[nodiscard]] selftest_finding run(way sharing_way) {
     selftest_finding finding;
     finding.device = device_;
-    finding.how = how;
+    finding.how = sharing_way;
     finding.equal_pids = equal_pids_;
-    finding.outcome = attempt(how);
+    finding.outcome = attempt(sharing_way);
     finding.not_permitted = not_permitted_;
-    finding.expected = expect(how, finding.outcome);
+    finding.expected = expect(sharing_way, finding.outcome);
     return finding;
   }
 
  private:
-  [[nodiscard]] trial_outcome attempt(way how) {
+  [[nodiscard]] trial_outcome attempt(way sharing_way) {
     if (!not_permitted_.empty()) {
       return not_run(not_permitted_);
     }
     if (std::chrono::steady_clock::now() >= until_) {
       return not_run(std::string(out_of_time));
     }
-    if (how != way::raw_legacy && !broker_.problem().empty()) {
+    if (sharing_way != way::raw_legacy && !broker_.problem().empty()) {
       return not_run(broker_.problem());
     }
     trial_setup setup;
-    setup.how = how;
+    setup.how = sharing_way;
     setup.exporter_device = device_;
     setup.socket = broker_.socket();
     try {
@@ -147,7 +147,7 @@ class round {
     }
   }
 
-  [[nodiscard]] inspect::prediction expect(way how, const trial_outcome& outcome) const {
+  [[nodiscard]] inspect::prediction expect(way sharing_way, const trial_outcome& outcome) const {
     inspect::party exporter;
     inspect::party importer;
     exporter.pid = outcome.exporter_pid;
@@ -157,7 +157,7 @@ class round {
       importer.pid = equal_pids_ ? 2 : 3;
     }
     // Permissions for nodes do not matter: CUDA lists the GPU here, and both sides have the same.
-    return inspect::predict(how, exporter, importer, 0);
+    return inspect::predict(sharing_way, exporter, importer, 0);
   }
 
   const selftest_options& options_;

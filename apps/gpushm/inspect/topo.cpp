@@ -98,14 +98,14 @@ nlohmann::json to_json(const open_segment& segment) {
 }
 
 /// Reads measurements and segments from the output of `topo --json`; none from other documents.
-void read_back(const nlohmann::json& document, const std::string& from, topology& to) {
+void read_back(const nlohmann::json& document, const std::string& from, topology& topology) {
   try {
-    to.measured =
+    topology.measured =
         document.value("measured", nlohmann::json::array()).get<std::vector<measured_pair>>();
     for (const auto& each : document.value("segments", nlohmann::json::array())) {
-      to.segments.push_back({each.at("name").get<std::string>(),
-                             each.at("size_bytes").get<std::uint64_t>(),
-                             each.at("device").get<std::string>()});
+      topology.segments.push_back({each.at("name").get<std::string>(),
+                                   each.at("size_bytes").get<std::uint64_t>(),
+                                   each.at("device").get<std::string>()});
     }
   } catch (const nlohmann::json::exception&) {
     throw error(errc::invalid_argument,
@@ -116,17 +116,17 @@ void read_back(const nlohmann::json& document, const std::string& from, topology
   }
 }
 
-void print_document(const topology& all,
+void print_document(const topology& topology,
                     const std::vector<exporter>& exporters,
                     const nlohmann::json& recording) {
-  const nlohmann::json facts = all.machine;
+  const nlohmann::json facts = topology.machine;
   nlohmann::json document{{"gpus", facts.at("gpus")},
                           {"pairs", facts.at("pairs")},
-                          {"measured", all.measured},
+                          {"measured", topology.measured},
                           {"segments", nlohmann::json::array()},
                           {"ipc_exporters", nlohmann::json::array()},
                           {"recording", recording}};
-  for (const open_segment& each : all.segments) {
+  for (const open_segment& each : topology.segments) {
     document["segments"].push_back(to_json(each));
   }
   for (const exporter& each : exporters) {
@@ -144,32 +144,32 @@ int run_topo(const topo_arguments& arguments) {
                       "omit --measure or --from");
   }
   machine seen = gather_machine(arguments.from, arguments.driver_timeout);
-  topology all;
+  topology topology;
   std::vector<exporter> exporters;
-  all.machine = std::move(seen.facts);
+  topology.machine = std::move(seen.facts);
   if (arguments.from.empty()) {
     shown_domain shown = list_domain(arguments.socket);
-    all.segments = std::move(shown.segments);
+    topology.segments = std::move(shown.segments);
     exporters = std::move(shown.exporters);
     if (arguments.measure) {
-      all.measured = measure_gpus(base::deadline_in(measuring_limit));
+      topology.measured = measure_gpus(base::deadline_in(measuring_limit));
     }
   } else {
-    read_back(seen.document, arguments.from, all);
+    read_back(seen.document, arguments.from, topology);
   }
   const bool says_so = !arguments.json && arguments.picture == topo_picture::none;
-  if (const std::string problem = inspect::driver_problem(all.machine);
+  if (const std::string problem = inspect::driver_problem(topology.machine);
       !problem.empty() && !says_so) {
     note(fmt::format("driver not usable: {} (run gpushm doctor for the cause and a fix)", problem));
   }
   if (arguments.json) {
-    print_document(all, exporters, seen.recording);
+    print_document(topology, exporters, seen.recording);
   } else if (arguments.picture == topo_picture::dot) {
-    print(topology_dot(all));
+    print(topology_dot(topology));
   } else if (arguments.picture == topo_picture::svg) {
-    print(topology_svg(all));
+    print(topology_svg(topology));
   } else {
-    print(topology_text(all));
+    print(topology_text(topology));
     if (!exporters.empty()) {
       print("\nExporters to unchanged programs (gpushm ls --ipc)\n\n" + exporters_text(exporters));
     }

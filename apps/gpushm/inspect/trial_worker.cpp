@@ -122,7 +122,7 @@ struct worker_child {
 
 /// Replaces this process by `gpushm trial-side`, a program with libgpushm-ipc.so preloaded, whose
 /// events go to `answers`. Returns if that is not possible.
-void execute_preloaded(way how, const trial_worker_arguments& arguments, int answers) {
+void execute_preloaded(way sharing_way, const trial_worker_arguments& arguments, int answers) {
   // NOLINTBEGIN(concurrency-mt-unsafe): this process has one thread
   const char* before = std::getenv("LD_PRELOAD");
   const std::string preload = before == nullptr || *before == '\0'
@@ -142,7 +142,7 @@ void execute_preloaded(way how, const trial_worker_arguments& arguments, int ans
     ::fcntl(answers, F_SETFD, 0);
   }
   const std::string program = base::executable_path();
-  const std::string way_name(to_string(how));
+  const std::string way_name(to_string(sharing_way));
   ::execl(program.c_str(),
           program.c_str(),
           "trial-side",
@@ -226,7 +226,7 @@ class worker {
   }
 
  private:
-  void start(way how) {
+  void start(way sharing_way) {
     pipe_ends orders = make_pipe();
     pipe_ends answers = make_pipe();
     const pid_t parent = ::getpid();
@@ -245,18 +245,18 @@ class worker {
       answers.read.reset();
       ::dup2(STDERR_FILENO, STDOUT_FILENO);
       ::dup2(orders.read.get(), STDIN_FILENO);
-      if (inspect::needs_ipc_library(how) && !arguments_.ipc_library.empty()) {
-        execute_preloaded(how, arguments_, answers.write.get());
-        run_side(how, STDIN_FILENO, answers.write.get(), "the program cannot be executed");
+      if (inspect::needs_ipc_library(sharing_way) && !arguments_.ipc_library.empty()) {
+        execute_preloaded(sharing_way, arguments_, answers.write.get());
+        run_side(sharing_way, STDIN_FILENO, answers.write.get(), "the program cannot be executed");
         ::_exit(0);
       }
-      run_side(how, STDIN_FILENO, answers.write.get());
+      run_side(sharing_way, STDIN_FILENO, answers.write.get());
       ::_exit(0);
     }
     // Answers are also read after the child has exited, which must not block.
     ::fcntl(answers.read.get(), F_SETFL, O_NONBLOCK);
     worker_child& child = children_.emplace_back();
-    child.how = how;
+    child.how = sharing_way;
     child.pid = pid;
     child.orders = std::move(orders.write);
     child.answers = std::move(answers.read);
@@ -332,12 +332,12 @@ class worker {
       if (to_string(each.how) != name) {
         continue;
       }
-      const std::string what = order.value("order", "");
+      const std::string command = order.value("order", "");
       if (each.status) {
         report_exit(each);
-      } else if (what == "hello") {
+      } else if (command == "hello") {
         report(json{{"event", "ready"}, {"way", name}, {"pid", each.pid}});
-      } else if (what == "kill") {
+      } else if (command == "kill") {
         base::signal_process(each.pid, SIGKILL);
       } else {
         send_line(each.orders.get(), line);

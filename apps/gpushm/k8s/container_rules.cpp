@@ -22,8 +22,8 @@ manifest_node setting(const workload& pod, const manifest_node& container, std::
 
 /// Whether a value that is not as it should be is the manifest's: a setting that is missing in a
 /// part of a pod may be added by the operator.
-bool may_judge(const workload& pod, const manifest_node& found) {
-  return found || !pod.partial;
+bool may_judge(const workload& pod, const manifest_node& node) {
+  return node || !pod.partial;
 }
 
 /// The place to report for a missing setting.
@@ -32,10 +32,10 @@ manifest_node place_in(const manifest_node& container) {
 }
 
 void privileged(const workload& pod, const manifest_node& container, report& out) {
-  const manifest_node found = container["securityContext"]["privileged"];
-  if (found.is_true()) {
+  const manifest_node node = container["securityContext"]["privileged"];
+  if (node.is_true()) {
     out.add(pod,
-            found,
+            node,
             "privileged",
             "Privileges only help because they open every device node; an importer needs only the "
             "exporter's GPU. Request that GPU by a shared ResourceClaim or by that GPU's resource",
@@ -75,10 +75,10 @@ void capability(const workload& pod, const manifest_node& container, report& out
 void capabilities_kept(const workload& pod, const manifest_node& container, report& out) {
   const manifest_node drop = container["securityContext"]["capabilities"]["drop"];
   const auto dropped = drop.elements();
-  const bool all = std::any_of(dropped.begin(), dropped.end(), [](const manifest_node& each) {
+  const bool drops_all = std::any_of(dropped.begin(), dropped.end(), [](const manifest_node& each) {
     return each.text() == "ALL";
   });
-  if (!all && may_judge(pod, drop)) {
+  if (!drops_all && may_judge(pod, drop)) {
     out.add(pod,
             drop.or_else(place_in(container)),
             "capabilities-kept",
@@ -111,11 +111,11 @@ void seccomp(const workload& pod, const manifest_node& container, report& out) {
 }
 
 void privilege_escalation(const workload& pod, const manifest_node& container, report& out) {
-  const manifest_node found = container["securityContext"]["allowPrivilegeEscalation"];
-  if (found.boolean() != false && may_judge(pod, found)) {
+  const manifest_node node = container["securityContext"]["allowPrivilegeEscalation"];
+  if (node.boolean() != false && may_judge(pod, node)) {
     out.add(
         pod,
-        found.or_else(place_in(container)),
+        node.or_else(place_in(container)),
         "privilege-escalation",
         "Sharing GPU memory works with no-new-privileges, which the restricted standard requires",
         {"securityContext:", "  allowPrivilegeEscalation: false"},

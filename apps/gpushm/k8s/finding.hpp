@@ -29,23 +29,23 @@ class report {
   /// Further findings are dropped.
   static constexpr std::size_t max_findings = 1'000;
 
-  void add(finding one) {
+  void add(finding finding) {
     if (findings_.size() < max_findings) {
-      findings_.push_back(std::move(one));
+      findings_.push_back(std::move(finding));
     }
   }
-  void add(const workload& of,
+  void add(const workload& workload,
            const manifest_node& where,
            std::string_view rule,
            std::string why,
            std::vector<std::string> write,
            const std::string& container = {}) {
-    std::string object = of.title();
+    std::string object = workload.title();
     if (!container.empty()) {
       object.append(", container ").append(container);
     }
-    const manifest_node place = where.or_else(of.object);
-    add({of.file,
+    const manifest_node place = where.or_else(workload.object);
+    add({workload.file,
          place.line(),
          place.column(),
          std::string(rule),

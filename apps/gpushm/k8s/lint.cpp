@@ -9,20 +9,20 @@
 
 namespace gpushm::k8s {
 
-std::vector<finding> lint(const manifests& all, const lint_options& options) {
+std::vector<finding> lint(const manifests& manifests, const lint_options& options) {
   report out;
   std::map<std::string, std::size_t> order;
-  for (const unreadable& each : all.problems()) {
+  for (const unreadable& each : manifests.problems()) {
     order.emplace(each.file, order.size());
     out.add({each.file, each.line, each.column, "syntax", {}, each.text, {}});
   }
-  for (const unread_object& each : all.unread()) {
+  for (const unread_object& each : manifests.unread()) {
     order.emplace(each.file, order.size());
     if (!options.ignored_kinds.contains(each.kind)) {
       out.add({each.file, each.line, each.column, "kind-not-read", each.object, each.why, {}});
     }
   }
-  for (const workload& pod : all.workloads()) {
+  for (const workload& pod : manifests.workloads()) {
     order.emplace(pod.file, order.size());
     for (const pod_rule& rule : pod_rules()) {
       rule.check(pod, out);
@@ -33,13 +33,13 @@ std::vector<finding> lint(const manifests& all, const lint_options& options) {
       }
     }
   }
-  check_sharing(all, options, out);
-  std::vector<finding> found = out.take();
-  std::stable_sort(found.begin(), found.end(), [&order](const finding& a, const finding& b) {
+  check_sharing(manifests, options, out);
+  std::vector<finding> findings = out.take();
+  std::stable_sort(findings.begin(), findings.end(), [&order](const finding& a, const finding& b) {
     return std::tuple(order.at(a.file), a.line, a.column) <
            std::tuple(order.at(b.file), b.line, b.column);
   });
-  return found;
+  return findings;
 }
 
 }  // namespace gpushm::k8s

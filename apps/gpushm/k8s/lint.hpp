@@ -23,6 +23,7 @@ struct lint_options {
 
 /// Returns the findings in the order of files and lines, including texts that are not manifests
 /// (rule "syntax"). Pure.
-[[nodiscard]] std::vector<finding> lint(const manifests& all, const lint_options& options = {});
+[[nodiscard]] std::vector<finding> lint(const manifests& manifests,
+                                        const lint_options& options = {});
 
 }  // namespace gpushm::k8s

@@ -54,8 +54,8 @@ std::string read(const std::string& file) {
   return *std::move(text);
 }
 
-void print_text(const std::vector<k8s::finding>& found, const k8s::manifests& all) {
-  for (const k8s::finding& each : found) {
+void print_text(const std::vector<k8s::finding>& findings, const k8s::manifests& manifests) {
+  for (const k8s::finding& each : findings) {
     print_line(fmt::format("{}:{}:{}: {}{}{} [{}]",
                            each.file,
                            each.line,
@@ -68,18 +68,18 @@ void print_text(const std::vector<k8s::finding>& found, const k8s::manifests& al
       print_line("    " + one);
     }
   }
-  const auto counted = [](std::size_t count, std::string_view what) {
-    return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+  const auto counted = [](std::size_t count, std::string_view noun) {
+    return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
   };
   print_line(fmt::format("{}, {}: {}",
-                         counted(all.objects(), "object"),
-                         counted(all.workloads().size(), "workload"),
-                         counted(found.size(), "finding")));
+                         counted(manifests.objects(), "object"),
+                         counted(manifests.workloads().size(), "workload"),
+                         counted(findings.size(), "finding")));
 }
 
-void print_as_json(const std::vector<k8s::finding>& found, const k8s::manifests& all) {
+void print_as_json(const std::vector<k8s::finding>& reported, const k8s::manifests& manifests) {
   json findings = json::array();
-  for (const k8s::finding& each : found) {
+  for (const k8s::finding& each : reported) {
     findings.push_back({{"file", each.file},
                         {"line", each.line},
                         {"column", each.column},
@@ -88,8 +88,8 @@ void print_as_json(const std::vector<k8s::finding>& found, const k8s::manifests&
                         {"why", each.why},
                         {"write", each.write}});
   }
-  print_json({{"objects", all.objects()},
-              {"workloads", all.workloads().size()},
+  print_json({{"objects", manifests.objects()},
+              {"workloads", manifests.workloads().size()},
               {"findings", std::move(findings)}});
 }
 
@@ -135,7 +135,7 @@ void add(CLI::App& app, lint_arguments& out) {
 }
 
 int run(const lint_arguments& arguments) {
-  k8s::manifests all;
+  k8s::manifests manifests;
   for (const std::string& file : arguments.files) {
     const std::string text = read(file);
     if (text.size() > max_bytes) {
@@ -145,15 +145,15 @@ int run(const lint_arguments& arguments) {
                   "the file is larger than 4 MiB",
                   "split its documents into several files");
     }
-    all.add(text, file);
+    manifests.add(text, file);
   }
-  const auto found = k8s::lint(all, arguments.options);
+  const auto findings = k8s::lint(manifests, arguments.options);
   if (arguments.json) {
-    print_as_json(found, all);
+    print_as_json(findings, manifests);
   } else {
-    print_text(found, all);
+    print_text(findings, manifests);
   }
-  return found.empty() ? exit_ok : exit_failed;
+  return findings.empty() ? exit_ok : exit_failed;
 }
 
 }  // namespace

@@ -22,16 +22,16 @@ struct kind_row {
 };
 
 const std::vector<kind_row>& kinds() {
-  static const std::vector<kind_row> all{{"Pod", {}},
-                                         {"Deployment", {"spec", "template"}},
-                                         {"DaemonSet", {"spec", "template"}},
-                                         {"StatefulSet", {"spec", "template"}},
-                                         {"ReplicaSet", {"spec", "template"}},
-                                         {"ReplicationController", {"spec", "template"}},
-                                         {"Job", {"spec", "template"}},
-                                         {"CronJob", {"spec", "jobTemplate", "spec", "template"}},
-                                         {"PodTemplate", {"template"}}};
-  return all;
+  static const std::vector<kind_row> rows{{"Pod", {}},
+                                          {"Deployment", {"spec", "template"}},
+                                          {"DaemonSet", {"spec", "template"}},
+                                          {"StatefulSet", {"spec", "template"}},
+                                          {"ReplicaSet", {"spec", "template"}},
+                                          {"ReplicationController", {"spec", "template"}},
+                                          {"Job", {"spec", "template"}},
+                                          {"CronJob", {"spec", "jobTemplate", "spec", "template"}},
+                                          {"PodTemplate", {"template"}}};
+  return rows;
 }
 
 std::vector<std::string> classes_of(const manifest_node& spec) {
@@ -49,9 +49,9 @@ std::vector<std::string> classes_of(const manifest_node& spec) {
   return classes;
 }
 
-void add_labels(const manifest_node& metadata, workload& to) {
+void add_labels(const manifest_node& metadata, workload& workload) {
   for (const auto& [key, value] : metadata["labels"].members()) {
-    to.labels[key] = value.text();
+    workload.labels[key] = value.text();
   }
 }
 
@@ -68,12 +68,12 @@ std::string workload::title() const {
 }
 
 std::vector<manifest_node> workload::containers() const {
-  std::vector<manifest_node> all = spec["initContainers"].elements();
+  std::vector<manifest_node> nodes = spec["initContainers"].elements();
   for (const manifest_node& each : spec["containers"].elements()) {
-    all.push_back(each);
+    nodes.push_back(each);
   }
-  all.insert(all.end(), loose_containers.begin(), loose_containers.end());
-  return all;
+  nodes.insert(nodes.end(), loose_containers.begin(), loose_containers.end());
+  return nodes;
 }
 
 void manifests::add(std::string_view text, const std::string& file) {
@@ -171,14 +171,14 @@ void manifests::add_by_shape(const workload& owner, const object_type& type) {
   const std::vector<found_pod> pods = find_pods(owner.object);
   std::string partial;
   for (const found_pod& each : pods) {
-    workload found = owner;
-    found.spec = each.spec;
-    found.path = each.path;
-    found.loose_containers = each.loose_containers;
-    found.partial = each.partial;
-    add_labels(each.metadata, found);
+    workload workload = owner;
+    workload.spec = each.spec;
+    workload.path = each.path;
+    workload.loose_containers = each.loose_containers;
+    workload.partial = each.partial;
+    add_labels(each.metadata, workload);
     partial = partial.empty() && each.partial ? each.path : partial;
-    workloads_.push_back(std::move(found));
+    workloads_.push_back(std::move(workload));
   }
   if (role == kind_role::no_pods || (!pods.empty() && partial.empty())) {
     return;

@@ -49,23 +49,23 @@ manifest_node manifest_node::operator[](std::string_view key) const {
 }
 
 std::vector<std::pair<std::string, manifest_node>> manifest_node::members() const {
-  std::vector<std::pair<std::string, manifest_node>> found;
+  std::vector<std::pair<std::string, manifest_node>> members;
   if (is_mapping(value_)) {
     for (const yaml::entry& each : entries_of(*value_)) {
-      found.emplace_back(each.key, manifest_node(each.value, each.key_node));
+      members.emplace_back(each.key, manifest_node(each.value, each.key_node));
     }
   }
-  return found;
+  return members;
 }
 
 std::vector<manifest_node> manifest_node::elements() const {
-  std::vector<manifest_node> found;
+  std::vector<manifest_node> members;
   if (value_ != nullptr && yaml::followed(*value_).is == shape::sequence) {
     for (const yaml::node* each : yaml::followed(*value_).children) {
-      found.emplace_back(each);
+      members.emplace_back(each);
     }
   }
-  return found;
+  return members;
 }
 
 std::string manifest_node::text() const {

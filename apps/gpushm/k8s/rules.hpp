@@ -32,6 +32,6 @@ struct container_rule {
 /// Checks whether pods that can share are guaranteed the same node, GPU and claim:
 /// gpu-not-promised, node-not-promised, claim-not-shared. `one_gpu_nodes`: the same node is the
 /// same GPU.
-void check_sharing(const manifests& all, const lint_options& options, report& out);
+void check_sharing(const manifests& manifests, const lint_options& options, report& out);
 
 }  // namespace gpushm::k8s

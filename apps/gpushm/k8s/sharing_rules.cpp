@@ -170,12 +170,12 @@ std::vector<std::string> claim_lines() {
           "    - {name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}"};
 }
 
-void check_sharing(const manifests& all, const lint_options& options, report& out) {
+void check_sharing(const manifests& manifests, const lint_options& options, report& out) {
   const bool one_gpu_nodes = options.one_gpu_nodes;
   std::vector<sharing_side> sides;
-  for (const workload& each : all.workloads()) {
+  for (const workload& each : manifests.workloads()) {
     if (sides.size() < max_sides) {
-      sides.push_back(side_of(each, all, options.one_gpu_resources));
+      sides.push_back(side_of(each, manifests, options.one_gpu_resources));
     }
   }
   const bool per_gpu =
@@ -195,15 +195,17 @@ void check_sharing(const manifests& all, const lint_options& options, report& ou
     }
   }
   // A pair may share several channels: report each problem once.
-  report found;
+  report report;
   for (const auto& [channel, group] : groups) {
-    check_group(channel, group, one_gpu_nodes, per_gpu, found);
+    check_group(channel, group, one_gpu_nodes, per_gpu, report);
   }
   std::vector<finding> reported;
-  for (finding& each : found.take()) {
-    const bool again = std::any_of(reported.begin(), reported.end(), [&each](const finding& one) {
-      return one.rule == each.rule && one.object == each.object && one.file == each.file;
-    });
+  for (finding& each : report.take()) {
+    const bool again =
+        std::any_of(reported.begin(), reported.end(), [&each](const finding& finding) {
+          return finding.rule == each.rule && finding.object == each.object &&
+                 finding.file == each.file;
+        });
     if (!again) {
       reported.push_back(each);
       out.add(std::move(each));

@@ -88,11 +88,11 @@ bool is_one_gpu(std::string_view resource) {
          is_number(name.substr(dash + 1));
 }
 
-const claim* find_claim(const manifests& all,
+const claim* find_claim(const manifests& manifests,
                         bool is_template,
                         const std::string& space,
                         const std::string& name) {
-  for (const claim& each : all.claims()) {
+  for (const claim& each : manifests.claims()) {
     if (each.is_template == is_template && each.space == space && each.name == name) {
       return &each;
     }
@@ -100,14 +100,14 @@ const claim* find_claim(const manifests& all,
   return nullptr;
 }
 
-bool has_class(const claim* of, bool share) {
-  return of != nullptr &&
-         std::any_of(of->device_classes.begin(),
-                     of->device_classes.end(),
+bool has_class(const claim* claim, bool share) {
+  return claim != nullptr &&
+         std::any_of(claim->device_classes.begin(),
+                     claim->device_classes.end(),
                      [share](const auto& each) { return has(share_classes, each) == share; });
 }
 
-void take_claims(sharing_side& side, const manifests& all) {
+void take_claims(sharing_side& side, const manifests& manifests) {
   for (const manifest_node& each : side.pod->spec["resourceClaims"].elements()) {
     const std::string own = each["resourceClaimName"].text();
     const std::string from = each["resourceClaimTemplateName"].text();
@@ -116,7 +116,7 @@ void take_claims(sharing_side& side, const manifests& all) {
     if (name.empty()) {
       continue;
     }
-    const claim* known = find_claim(all, is_template, side.pod->space, name);
+    const claim* known = find_claim(manifests, is_template, side.pod->space, name);
     const std::string key =
         fmt::format("{} {}/{}", is_template ? "template" : "claim", side.pod->space, name);
     // A claim that is not in these files may have a GPU.
@@ -185,8 +185,8 @@ bool selects(const manifest_node& selector, const std::map<std::string, std::str
     any = true;
     const std::string key = each["key"].text();
     const auto values = each["values"].elements();
-    const bool in = std::any_of(values.begin(), values.end(), [&](const manifest_node& one) {
-      return one.text() == value_of(key);
+    const bool in = std::any_of(values.begin(), values.end(), [&](const manifest_node& node) {
+      return node.text() == value_of(key);
     });
     const std::string operation = each["operator"].text();
     if (!labels.contains(key) || (operation == "In" && !in) ||
@@ -255,12 +255,12 @@ bool may_carry_handles(const manifest_node& host_path) {
 }
 
 sharing_side side_of(const workload& pod,
-                     const manifests& all,
+                     const manifests& manifests,
                      const std::set<std::string>& one_gpu_resources) {
   sharing_side side;
   side.pod = &pod;
   take_resources(side, one_gpu_resources);
-  take_claims(side, all);
+  take_claims(side, manifests);
   for (const manifest_node& volume : pod.spec["volumes"].elements()) {
     const std::string path = volume["hostPath"]["path"].text();
     if (!path.empty() && may_carry_handles(volume["hostPath"])) {

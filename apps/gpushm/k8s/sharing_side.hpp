@@ -36,7 +36,7 @@ struct sharing_side {
 
 /// `one_gpu_resources`: as in `lint_options`.
 [[nodiscard]] sharing_side side_of(const workload& pod,
-                                   const manifests& all,
+                                   const manifests& manifests,
                                    const std::set<std::string>& one_gpu_resources);
 
 /// Whether the scheduler puts both on one node.

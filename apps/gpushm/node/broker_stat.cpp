@@ -96,7 +96,7 @@ std::string text_of(const domains::segment_amount& amount) {
   return fmt::format("{} of {}", amount.segments, base::size_text(amount.bytes));
 }
 
-void print_text(const domains::broker_facts& broker, const std::vector<domain_view>& all) {
+void print_text(const domains::broker_facts& broker, const std::vector<domain_view>& views) {
   print_line(fmt::format("gpushm-brokerd {}, started at {}; starts {}, takeovers {}, failed {}",
                          broker.version,
                          time_text(broker.started_ns),
@@ -104,7 +104,7 @@ void print_text(const domains::broker_facts& broker, const std::vector<domain_vi
                          broker.takeovers,
                          broker.failed_takeovers));
   print(budgets_text(broker.budgets));
-  for (const domain_view& each : all) {
+  for (const domain_view& each : views) {
     print_line("");
     print_line(fmt::format("domain {}{}",
                            each.reading.domain,
@@ -171,13 +171,13 @@ json to_json(const domain_view& view) {
 int run_broker_stat(const stat_arguments& arguments) {
   const domains::private_socket socket(arguments.node.run_dir);
   const domains::broker_facts broker = socket.read_broker(operator_timeout);
-  const std::vector<domain_view> all = read_domains(socket, arguments.node.domain);
+  const std::vector<domain_view> views = read_domains(socket, arguments.node.domain);
   if (!arguments.connection.json) {
-    print_text(broker, all);
+    print_text(broker, views);
     return exit_ok;
   }
   json domains = json::array();
-  for (const domain_view& each : all) {
+  for (const domain_view& each : views) {
     domains.push_back(to_json(each));
   }
   print_json(json{{"broker",

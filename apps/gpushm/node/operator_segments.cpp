@@ -24,12 +24,12 @@ using domains::segment_row;
 
 std::vector<segment_row> sorted_segments(const domains::private_socket& broker,
                                          const std::string& domain) {
-  std::vector<segment_row> all = broker.list_segments(domain, operator_timeout);
-  std::sort(all.begin(), all.end(), [](const segment_row& one, const segment_row& other) {
-    return std::tie(one.principal, one.name, one.generation) <
-           std::tie(other.principal, other.name, other.generation);
+  std::vector<segment_row> rows = broker.list_segments(domain, operator_timeout);
+  std::sort(rows.begin(), rows.end(), [](const segment_row& left, const segment_row& right) {
+    return std::tie(left.principal, left.name, left.generation) <
+           std::tie(right.principal, right.name, right.generation);
   });
-  return all;
+  return rows;
 }
 
 std::string age_of(const segment_row& row) {
@@ -133,26 +133,26 @@ std::string age_text(std::chrono::milliseconds age) {
 
 int run_list_by_principal(const list_arguments& arguments) {
   const domains::private_socket broker(arguments.node.run_dir);
-  std::vector<segment_row> all = sorted_segments(broker, arguments.node.domain);
+  std::vector<segment_row> rows = sorted_segments(broker, arguments.node.domain);
   const bool shows_internal = arguments.all || arguments.prefix.find('~') != std::string::npos;
-  std::erase_if(all, [&](const segment_row& each) {
+  std::erase_if(rows, [&](const segment_row& each) {
     return !each.name.starts_with(arguments.prefix) ||
            (!shows_internal && !internal_text(each.name).empty());
   });
   if (arguments.connection.json) {
     json document{{"domain", arguments.node.domain}, {"segments", json::array()}};
-    for (const segment_row& each : all) {
+    for (const segment_row& each : rows) {
       document["segments"].push_back(to_json(each));
     }
     print_json(document);
   } else if (arguments.names_only) {
-    for (const segment_row& each : all) {
+    for (const segment_row& each : rows) {
       print_line(each.name);
     }
-  } else if (all.empty()) {
+  } else if (rows.empty()) {
     note(fmt::format("no segments in domain \"{}\"", arguments.node.domain));
   } else {
-    print(table_of(all));
+    print(table_of(rows));
   }
   return exit_ok;
 }

@@ -94,8 +94,8 @@ std::string internal_text(std::string_view name) {
     return {};
   }
   const std::string_view last = name.substr(at + 2);
-  const auto is_of = [&](const char* what) {
-    return fmt::format("{} \"{}\"", what, name.substr(0, at));
+  const auto is_of = [&](const char* kind) {
+    return fmt::format("{} \"{}\"", kind, name.substr(0, at));
   };
   return last == "producer"               ? is_of("the producer's words of the channel")
          : last.starts_with("page-")      ? is_of("a producer's page of the channel")

@@ -22,7 +22,7 @@ void add_list_arguments(CLI::App& app, list_arguments& arguments) {
   app.add_flag("-q,--names", arguments.names_only, "Print only the names, one per line");
   app.add_flag("-a,--all", arguments.all, "List the library's own segments, too (NAME/~…)");
   app.add_flag("--ipc", arguments.ipc, "List processes that export to unchanged programs");
-  auto* const by =
+  auto* const by_option =
       add_choice(app,
                  "--by",
                  "For operators of gpushm-brokerd: by pod, container or uid, with ages and "
@@ -30,7 +30,7 @@ void add_list_arguments(CLI::App& app, list_arguments& arguments) {
                  arguments.by_principal,
                  {{"principal", true}});
   for (CLI::Option* const each : add_node(app, arguments.node)) {
-    each->needs(by);
+    each->needs(by_option);
   }
   add_connection(app, arguments.connection);
 }
@@ -57,8 +57,8 @@ std::string none_text(const list_arguments& arguments,
 
 int list_exporters(const list_arguments& arguments) {
   client broker = connect(arguments.connection);
-  const std::vector<registration> all = list_registrations(broker);
-  const std::vector<exporter> exporters = exporters_of(all);
+  const std::vector<registration> registrations = list_registrations(broker);
+  const std::vector<exporter> exporters = exporters_of(registrations);
   const broker_info about = broker.broker();
   if (arguments.connection.json) {
     json document{{"domain", about.domain},
@@ -68,16 +68,16 @@ int list_exporters(const list_arguments& arguments) {
     for (const exporter& each : exporters) {
       document["exporters"].push_back(to_json(each));
     }
-    for (const registration& each : all) {
+    for (const registration& each : registrations) {
       document["registrations"].push_back(to_json(each));
     }
     print_json(document);
-  } else if (all.empty()) {
+  } else if (registrations.empty()) {
     note(fmt::format("nothing is registered by unchanged programs in domain \"{}\" at {}",
                      about.domain,
                      about.socket_path));
   } else {
-    print(arguments.all ? registrations_text(all) : exporters_text(exporters));
+    print(arguments.all ? registrations_text(registrations) : exporters_text(exporters));
     note(importers_unknown);
   }
   return exit_ok;

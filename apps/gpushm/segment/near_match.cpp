@@ -12,8 +12,8 @@
 
 namespace gpushm::cli {
 
-near_match::near_match(std::string_view wanted)
-    : wanted_(wanted), best_distance_(std::clamp<std::size_t>(wanted_.size() / 3, 1, 3) + 1) {}
+near_match::near_match(std::string_view name)
+    : wanted_(name), best_distance_(std::clamp<std::size_t>(wanted_.size() / 3, 1, 3) + 1) {}
 
 bool near_match::consider(std::string_view candidate) {
   const std::size_t distance = base::edit_distance(wanted_, candidate, best_distance_ - 1);

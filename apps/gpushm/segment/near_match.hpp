@@ -16,7 +16,7 @@ namespace gpushm::cli {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class near_match {
  public:
-  explicit near_match(std::string_view wanted);
+  explicit near_match(std::string_view name);
   /// Returns false if no more candidates are needed.
   bool consider(std::string_view candidate);
   /// Empty if no candidate is within the maximum edit distance: a third of the wanted name's

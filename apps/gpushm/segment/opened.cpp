@@ -49,7 +49,7 @@ struct outcome {
 // Reads the segment once for both the checksum and the file.
 outcome read_contents(const use_arguments& arguments,
                       const segment& opened,
-                      const origin& from,
+                      const origin& origin,
                       const std::optional<app::stop_signal>& stop) {
   outcome result;
   if (!arguments.checksum && arguments.out.empty()) {
@@ -64,7 +64,7 @@ outcome read_contents(const use_arguments& arguments,
     if (stop && stop->pending()) {
       throw error(errc::system_error,
                   file ? "write file" : "read",
-                  file ? arguments.out : from.object,
+                  file ? arguments.out : origin.object,
                   "interrupted by a signal before it was complete",
                   "run it again");
     }
@@ -86,23 +86,23 @@ outcome read_contents(const use_arguments& arguments,
 
 void show(const use_arguments& arguments,
           const segment& opened,
-          const origin& from,
+          const origin& origin,
           const outcome& result) {
   const auto metadata = opened.metadata();
-  if (from.json) {
+  if (origin.json) {
     json document = to_json(opened);
     document["metadata_text"] = is_text(metadata) ? json(as_text(metadata)) : json(nullptr);
     document["metadata_base64"] = base64(metadata);
     document["crc32c"] = result.checksum ? json(hexadecimal(*result.checksum)) : json(nullptr);
     document["out"] = arguments.out.empty() ? json(nullptr) : json(arguments.out);
-    if (from.from_file) {
-      document["file"] = from.object;
+    if (origin.from_file) {
+      document["file"] = origin.object;
     }
-    print_json(json{{from.verb, std::move(document)}});
+    print_json(json{{origin.verb, std::move(document)}});
     return;
   }
   fields lines = segment_fields(opened);
-  if (from.from_file && !opened.name().empty()) {
+  if (origin.from_file && !opened.name().empty()) {
     lines.insert(lines.begin(), {"name", opened.name()});
   }
   lines.emplace_back("access", to_string(opened.access()));
@@ -114,11 +114,11 @@ void show(const use_arguments& arguments,
     lines.emplace_back("written to",
                        arguments.out == standard_output ? "standard output" : arguments.out);
   }
-  print_line(fmt::format("{} \"{}\"", from.verb, from.object));
+  print_line(fmt::format("{} \"{}\"", origin.verb, origin.object));
   print(base::fields_text(lines, 2));
 }
 
-void hold(const segment& held, const origin& from, const app::stop_signal& stop) {
+void hold(const segment& held, const origin& origin, const app::stop_signal& stop) {
   // The exporter of a handle is not monitored: its state stays `unknown`.
   bool reported = held.state() == segment_state::unknown;
   while (!stop.wait(std::chrono::milliseconds(200))) {
@@ -126,7 +126,7 @@ void hold(const segment& held, const origin& from, const app::stop_signal& stop)
     if (!reported && state != segment_state::live) {
       note(fmt::format(
           "hold \"{}\": state is now {}; {}",
-          from.object,
+          origin.object,
           to_string(state),
           state == segment_state::device_lost ? "its memory is gone" : "the mapping stays valid"));
       reported = true;
@@ -136,7 +136,7 @@ void hold(const segment& held, const origin& from, const app::stop_signal& stop)
 
 }  // namespace
 
-int use_opened(const segment& opened, const use_arguments& arguments, const origin& from) {
+int use_opened(const segment& opened, const use_arguments& arguments, const origin& origin) {
   // Before the output: a process that reads "opened" may send the signal immediately.
   if (arguments.out == standard_output) {
     reserve_standard_output();
@@ -145,10 +145,10 @@ int use_opened(const segment& opened, const use_arguments& arguments, const orig
   if (arguments.hold) {
     stop.emplace();
   }
-  show(arguments, opened, from, read_contents(arguments, opened, from, stop));
+  show(arguments, opened, origin, read_contents(arguments, opened, origin, stop));
   flush_output();
   if (stop) {
-    hold(opened, from, *stop);
+    hold(opened, origin, *stop);
   }
   return exit_ok;
 }

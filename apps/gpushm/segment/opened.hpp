@@ -21,6 +21,6 @@ struct origin {
 /// driver_error.
 [[nodiscard]] int use_opened(const segment& opened,
                              const use_arguments& arguments,
-                             const origin& from);
+                             const origin& origin);
 
 }  // namespace gpushm::cli

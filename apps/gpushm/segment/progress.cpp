@@ -14,8 +14,8 @@ namespace gpushm::cli {
 
 using clock = std::chrono::steady_clock;
 
-progress::progress(std::string what, std::uint64_t total_bytes)
-    : what_(std::move(what)),
+progress::progress(std::string activity, std::uint64_t total_bytes)
+    : what_(std::move(activity)),
       total_bytes_(total_bytes),
       start_(clock::now()),
       next_(start_ + std::chrono::seconds(1)),
@@ -39,7 +39,7 @@ void progress::update(std::uint64_t done_bytes) {
   drawn_ = true;
 }
 
-std::string progress_line(const std::string& what,
+std::string progress_line(const std::string& activity,
                           std::uint64_t done_bytes,
                           std::uint64_t total_bytes,
                           double seconds) {
@@ -53,7 +53,7 @@ std::string progress_line(const std::string& what,
   const double left =
       rate <= 0 ? 0 : static_cast<double>(total_bytes - std::min(done_bytes, total_bytes)) / rate;
   return fmt::format("{} [{}{}] {}%  {}/s, {} s left",
-                     what,
+                     activity,
                      std::string(full, '#'),
                      std::string(bar_columns - full, '.'),
                      static_cast<int>(part * 100),

@@ -13,7 +13,7 @@ namespace gpushm::cli {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class progress {
  public:
-  progress(std::string what, std::uint64_t total_bytes);
+  progress(std::string activity, std::uint64_t total_bytes);
   progress(const progress&) = delete;
   progress& operator=(const progress&) = delete;
   ~progress();
@@ -30,7 +30,7 @@ class progress {
 };
 
 /// The line for `done_bytes` of `total_bytes` after `seconds`, at most 79 columns.
-[[nodiscard]] std::string progress_line(const std::string& what,
+[[nodiscard]] std::string progress_line(const std::string& activity,
                                         std::uint64_t done_bytes,
                                         std::uint64_t total_bytes,
                                         double seconds);

@@ -26,27 +26,31 @@ std::optional<std::uint32_t> number_in(std::string_view name) {
   return parsed.ec == std::errc() && parsed.ptr == end ? std::optional(number) : std::nullopt;
 }
 
-std::string process_text(const registration& each) {
+std::string process_text(const registration& registration) {
   return fmt::format("{} (pid {}{})",
-                     each.program.empty() ? "?" : base::printable(each.program),
-                     each.pid,
-                     each.broker_pid == 0 || each.broker_pid == each.pid
+                     registration.program.empty() ? "?" : base::printable(registration.program),
+                     registration.pid,
+                     registration.broker_pid == 0 || registration.broker_pid == registration.pid
                          ? ""
-                         : fmt::format(", the broker's {}", each.broker_pid));
+                         : fmt::format(", the broker's {}", registration.broker_pid));
 }
 
-std::string namespace_text_of(const registration& each) {
-  return each.pid_namespace == 0 ? "?" : std::to_string(each.pid_namespace);
+std::string namespace_text_of(const registration& registration) {
+  return registration.pid_namespace == 0 ? "?" : std::to_string(registration.pid_namespace);
 }
 
-auto key_of(const registration& each) {
-  return std::tuple(each.program, each.pid, each.pid_namespace, each.uid, each.broker_pid);
+auto key_of(const registration& registration) {
+  return std::tuple(registration.program,
+                    registration.pid,
+                    registration.pid_namespace,
+                    registration.uid,
+                    registration.broker_pid);
 }
 
 }  // namespace
 
 std::vector<registration> list_registrations(client& broker) {
-  std::vector<registration> all;
+  std::vector<registration> registrations;
   for (const segment_info& info : broker.list(std::string(prefix))) {
     const auto number = number_in(info.name);
     gpushm_descriptor_info described{};
@@ -55,7 +59,7 @@ std::vector<registration> list_registrations(client& broker) {
         gpushm_client_describe_descriptor(broker.handle(), *number, &described) != GPUSHM_OK) {
       continue;
     }
-    registration& made = all.emplace_back();
+    registration& made = registrations.emplace_back();
     made.number = *number;
     made.is_memory = described.kind == GPUSHM_DESCRIPTOR_GPU_MEMORY;
     made.program.assign(described.comm,
@@ -65,34 +69,35 @@ std::vector<registration> list_registrations(client& broker) {
     made.uid = described.creator_uid;
     made.broker_pid = described.creator_pid;
   }
-  std::sort(
-      all.begin(), all.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
-  return all;
+  std::sort(registrations.begin(), registrations.end(), [](const auto& a, const auto& b) {
+    return a.number < b.number;
+  });
+  return registrations;
 }
 
-std::vector<exporter> exporters_of(const std::vector<registration>& all) {
-  std::map<decltype(key_of(all.front())), exporter> found;
-  for (const registration& each : all) {
-    exporter& made = found[key_of(each)];
+std::vector<exporter> exporters_of(const std::vector<registration>& registrations) {
+  std::map<decltype(key_of(registrations.front())), exporter> entries;
+  for (const registration& each : registrations) {
+    exporter& made = entries[key_of(each)];
     made.first = each;
     (each.is_memory ? made.memory : made.events) += 1;
   }
   std::vector<exporter> list;
-  list.reserve(found.size());
-  for (auto& [key, made] : found) {
+  list.reserve(entries.size());
+  for (auto& [key, made] : entries) {
     list.push_back(std::move(made));
   }
   return list;
 }
 
-std::string exporters_text(const std::vector<exporter>& all) {
+std::string exporters_text(const std::vector<exporter>& exporters) {
   using align = base::table::align;
   base::table table({{"EXPORTER"},
                      {"UID", align::right},
                      {"PID NAMESPACE"},
                      {"MEMORY", align::right},
                      {"EVENT FILES", align::right}});
-  for (const exporter& each : all) {
+  for (const exporter& each : exporters) {
     table.add({process_text(each.first),
                std::to_string(each.first.uid),
                namespace_text_of(each.first),
@@ -102,11 +107,11 @@ std::string exporters_text(const std::vector<exporter>& all) {
   return table.text();
 }
 
-std::string registrations_text(const std::vector<registration>& all) {
+std::string registrations_text(const std::vector<registration>& registrations) {
   using align = base::table::align;
   base::table table(
       {{"NUMBER", align::right}, {"KIND"}, {"EXPORTER"}, {"UID", align::right}, {"PID NAMESPACE"}});
-  for (const registration& each : all) {
+  for (const registration& each : registrations) {
     table.add({std::to_string(each.number),
                each.is_memory ? "gpu memory" : "events",
                process_text(each),
@@ -116,24 +121,24 @@ std::string registrations_text(const std::vector<registration>& all) {
   return table.text();
 }
 
-json to_json(const registration& each) {
-  return {{"number", each.number},
-          {"kind", each.is_memory ? "gpu memory" : "events"},
-          {"program", base::printable(each.program)},
-          {"pid", each.pid},
-          {"pid_namespace", each.pid_namespace},
-          {"uid", each.uid},
-          {"broker_pid", each.broker_pid}};
+json to_json(const registration& registration) {
+  return {{"number", registration.number},
+          {"kind", registration.is_memory ? "gpu memory" : "events"},
+          {"program", base::printable(registration.program)},
+          {"pid", registration.pid},
+          {"pid_namespace", registration.pid_namespace},
+          {"uid", registration.uid},
+          {"broker_pid", registration.broker_pid}};
 }
 
-json to_json(const exporter& each) {
-  return {{"program", base::printable(each.first.program)},
-          {"pid", each.first.pid},
-          {"pid_namespace", each.first.pid_namespace},
-          {"uid", each.first.uid},
-          {"broker_pid", each.first.broker_pid},
-          {"memory", each.memory},
-          {"event_files", each.events}};
+json to_json(const exporter& exporter) {
+  return {{"program", base::printable(exporter.first.program)},
+          {"pid", exporter.first.pid},
+          {"pid_namespace", exporter.first.pid_namespace},
+          {"uid", exporter.first.uid},
+          {"broker_pid", exporter.first.broker_pid},
+          {"memory", exporter.memory},
+          {"event_files", exporter.events}};
 }
 
 }  // namespace gpushm::cli

@@ -33,14 +33,14 @@ struct exporter {
 [[nodiscard]] std::vector<registration> list_registrations(client& broker);
 
 /// One entry for each process, in the order of the program, PID and namespace. Pure.
-[[nodiscard]] std::vector<exporter> exporters_of(const std::vector<registration>& all);
+[[nodiscard]] std::vector<exporter> exporters_of(const std::vector<registration>& registrations);
 
 /// Tables with one line for each exporter or registration. Pure.
-[[nodiscard]] std::string exporters_text(const std::vector<exporter>& all);
-[[nodiscard]] std::string registrations_text(const std::vector<registration>& all);
+[[nodiscard]] std::string exporters_text(const std::vector<exporter>& exporters);
+[[nodiscard]] std::string registrations_text(const std::vector<registration>& registrations);
 
-[[nodiscard]] json to_json(const registration& each);
-[[nodiscard]] json to_json(const exporter& each);
+[[nodiscard]] json to_json(const registration& registration);
+[[nodiscard]] json to_json(const exporter& exporter);
 
 /// What no list can show: the broker keeps nothing about processes that fetch descriptors.
 inline constexpr const char* importers_unknown =

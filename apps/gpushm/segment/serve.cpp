@@ -227,12 +227,13 @@ void report_lost(client& observer) {
 
 // Clients that are given no socket find another broker first, or cannot choose one.
 void warn_if_hidden(const std::string& socket) {
-  const std::vector<std::string> all = base::listening_sockets();
-  if (std::find(all.begin(), all.end(), socket) != all.end() && all.front() != socket) {
+  const std::vector<std::string> listening = base::listening_sockets();
+  if (std::find(listening.begin(), listening.end(), socket) != listening.end() &&
+      listening.front() != socket) {
     note(
         fmt::format("another broker listens at {}, so tell clients which one to use: export "
                     "GPUSHM_SOCKET={}",
-                    all.front(),
+                    listening.front(),
                     socket));
   }
 }

@@ -84,11 +84,11 @@ void load(segment& target, int fd, const std::string& path, const std::function<
 }
 
 void for_each_block(const segment& source,
-                    const std::string& what,
+                    const std::string& activity,
                     const std::function<void(std::span<const std::byte>)>& take) {
   const std::uint64_t total = source.size_bytes();
   std::vector<std::byte> buffer(block_at(0, total));
-  progress bar(what, total);
+  progress bar(activity, total);
   for (std::uint64_t offset = 0; offset < total;) {
     const std::span block(buffer.data(), block_at(offset, total));
     source.read(offset, block);

@@ -20,7 +20,7 @@ void load(segment& target,
 
 /// Passes all bytes of `source` to `take`, in order and in blocks.
 void for_each_block(const segment& source,
-                    const std::string& what,
+                    const std::string& activity,
                     const std::function<void(std::span<const std::byte>)>& take);
 
 /// A regular file to load.

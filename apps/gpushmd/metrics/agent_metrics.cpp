@@ -25,9 +25,9 @@ const prometheus::Histogram::BucketBoundaries operation_bounds{
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 10};
 
 template <typename Reading>
-void append_readings(families& to, const std::function<std::vector<Reading>()>& source) {
+void append_readings(families& families, const std::function<std::vector<Reading>()>& source) {
   if (source) {
-    append(to, families_of(source()));
+    append(families, families_of(source()));
   }
 }
 
@@ -35,7 +35,7 @@ void append_readings(families& to, const std::function<std::vector<Reading>()>& 
 
 class agent_metrics::impl {
  public:
-  impl(std::string_view version, sources from) : from_(std::move(from)) {
+  impl(std::string_view version, sources sources) : from_(std::move(sources)) {
     prometheus::BuildGauge()
         .Name("gpushm_build_info")
         .Help("Always 1; the labels identify the build of gpushmd")
@@ -60,14 +60,14 @@ class agent_metrics::impl {
   }
 
   [[nodiscard]] std::string exposition() const {
-    families all = registry_.Collect();
+    families families = registry_.Collect();
     if (from_.broker) {
-      append(all, families_of(from_.broker()));
+      append(families, families_of(from_.broker()));
     }
-    append_readings(all, from_.resources);
-    append_readings(all, from_.dra);
-    append(all, families_of(domains::usage_of_this_process(), "process_", "gpushmd"));
-    return prometheus::TextSerializer().Serialize(all);
+    append_readings(families, from_.resources);
+    append_readings(families, from_.dra);
+    append(families, families_of(domains::usage_of_this_process(), "process_", "gpushmd"));
+    return prometheus::TextSerializer().Serialize(families);
   }
 
  private:
@@ -85,8 +85,8 @@ class agent_metrics::impl {
           .Register(registry_);
 };
 
-agent_metrics::agent_metrics(std::string_view version, sources from)
-    : impl_(std::make_unique<impl>(version, std::move(from))) {}
+agent_metrics::agent_metrics(std::string_view version, sources sources)
+    : impl_(std::make_unique<impl>(version, std::move(sources))) {}
 agent_metrics::~agent_metrics() = default;
 
 void agent_metrics::finished(std::string_view service,

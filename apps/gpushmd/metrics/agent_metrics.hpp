@@ -44,7 +44,7 @@ struct sources {
 /// distinct objects: safe; shared objects: safe.
 class agent_metrics final : public base::operation_observer {
  public:
-  agent_metrics(std::string_view version, sources from);
+  agent_metrics(std::string_view version, sources sources);
   agent_metrics(const agent_metrics&) = delete;
   agent_metrics& operator=(const agent_metrics&) = delete;
   ~agent_metrics() override;

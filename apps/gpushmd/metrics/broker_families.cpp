@@ -16,55 +16,55 @@ using domains::principal_statistics;
 using prometheus::MetricFamily;
 using statistics_of_domains = std::map<std::string, domain_statistics>;
 
-families facts_of(const domains::broker_facts& from) {
-  families all;
-  add(all.emplace_back(
+families facts_of(const domains::broker_facts& facts) {
+  families families;
+  add(families.emplace_back(
           gauge("gpushm_broker_info", "Always 1; the labels identify the broker that serves")),
-      {{"version", from.version}},
+      {{"version", facts.version}},
       1);
-  append(all, families_of(from.process, "gpushm_broker_", "gpushm-brokerd"));
+  append(families, families_of(facts.process, "gpushm_broker_", "gpushm-brokerd"));
   const auto count = [&](const char* name, const char* help, std::uint64_t value) {
-    add(all.emplace_back(counter(name, help)), {}, number(value));
+    add(families.emplace_back(counter(name, help)), {}, number(value));
   };
   count("gpushm_broker_starts_total",
         "Processes of the broker that became ready, since the run directory was created",
-        from.starts);
+        facts.starts);
   count("gpushm_broker_takeovers_total",
         "Of these, the ones that took over from the keeper of another pod or command",
-        from.takeovers);
+        facts.takeovers);
   count("gpushm_broker_failed_takeovers_total",
         "Takeovers after which the earlier broker continued",
-        from.failed_takeovers);
-  return all;
+        facts.failed_takeovers);
+  return families;
 }
 
 /// Limits of 0, which are none, are left out, so that used / limit has no value.
-void add_budgets(families& to, const broker_reading& from) {
+void add_budgets(families& families, const broker_reading& reading) {
   MetricFamily used = gauge("gpushm_budget_used",
                             "What the broker's process or a domain uses of one of its budgets");
   MetricFamily limit = gauge("gpushm_budget_limit", "The limit of a budget that has one");
-  const auto report = [&](labels of, const domains::usage& row) {
-    of.push_back({"budget", row.resource});
+  const auto report = [&](labels labels, const domains::usage& row) {
+    labels.push_back({"budget", row.resource});
     if (!row.gpu.empty()) {
-      of.push_back({"gpu", row.gpu});
+      labels.push_back({"gpu", row.gpu});
     }
     if (row.limit != 0) {
-      add(limit, of, number(row.limit));
+      add(limit, labels, number(row.limit));
     }
-    add(used, std::move(of), number(row.used));
+    add(used, std::move(labels), number(row.used));
   };
-  if (from.facts) {
-    for (const domains::usage& row : from.facts->budgets) {
+  if (reading.facts) {
+    for (const domains::usage& row : reading.facts->budgets) {
       report({{"level", "process"}}, row);
     }
   }
-  for (const auto& [domain, each] : from.statistics) {
+  for (const auto& [domain, each] : reading.statistics) {
     for (const domains::usage& row : each.budgets) {
       report({{"level", "domain"}, {"domain", domain}}, row);
     }
   }
-  to.push_back(std::move(used));
-  to.push_back(std::move(limit));
+  families.push_back(std::move(used));
+  families.push_back(std::move(limit));
 }
 
 struct principal_gauge {
@@ -87,12 +87,12 @@ constexpr std::array principal_gauges{
                     &principal_statistics::descriptors},
 };
 
-void add_principals(families& to, const statistics_of_domains& all) {
+void add_principals(families& families, const statistics_of_domains& statistics) {
   MetricFamily bytes = gauge("gpushm_principal_segment_bytes",
                              "Bytes of the segments that a pod, a container or a uid has created");
   MetricFamily others = gauge("gpushm_other_principals",
                               "Pods, containers and uids that the principal \"other\" sums up");
-  for (const auto& [domain, each] : all) {
+  for (const auto& [domain, each] : statistics) {
     for (const principal_statistics& row : each.principals) {
       add(bytes,
           {{"domain", domain}, {"principal", row.name}, {"memory", "host"}},
@@ -103,11 +103,11 @@ void add_principals(families& to, const statistics_of_domains& all) {
     }
     add(others, {{"domain", domain}}, number(each.others));
   }
-  to.push_back(std::move(bytes));
-  to.push_back(std::move(others));
+  families.push_back(std::move(bytes));
+  families.push_back(std::move(others));
   for (const principal_gauge& which : principal_gauges) {
-    MetricFamily& one = to.emplace_back(gauge(which.name, which.help));
-    for (const auto& [domain, each] : all) {
+    MetricFamily& one = families.emplace_back(gauge(which.name, which.help));
+    for (const auto& [domain, each] : statistics) {
       for (const principal_statistics& row : each.principals) {
         add(one, {{"domain", domain}, {"principal", row.name}}, number(row.*which.value));
       }
@@ -115,7 +115,7 @@ void add_principals(families& to, const statistics_of_domains& all) {
   }
 }
 
-void add_segments(families& to, const statistics_of_domains& all) {
+void add_segments(families& families, const statistics_of_domains& statistics) {
   MetricFamily unheld =
       gauge("gpushm_unheld_segments", "Persistent segments that no process has open");
   MetricFamily unheld_bytes = gauge("gpushm_unheld_bytes", "Bytes of these segments");
@@ -128,7 +128,7 @@ void add_segments(families& to, const statistics_of_domains& all) {
   MetricFamily backend = gauge("gpushm_backend_segments", "Segments by kind of memory");
   MetricFamily backend_bytes = gauge("gpushm_backend_bytes", "Bytes of segments by kind of memory");
   constexpr std::uint64_t ns_per_ms = 1'000'000;
-  for (const auto& [domain, each] : all) {
+  for (const auto& [domain, each] : statistics) {
     add(unheld, {{"domain", domain}}, number(each.unheld.segments));
     add(unheld_bytes, {{"domain", domain}}, number(each.unheld.bytes));
     for (const auto& [reason, amount] :
@@ -146,30 +146,30 @@ void add_segments(families& to, const statistics_of_domains& all) {
   }
   for (MetricFamily* each :
        {&unheld, &unheld_bytes, &pending, &pending_bytes, &pending_age, &backend, &backend_bytes}) {
-    to.push_back(std::move(*each));
+    families.push_back(std::move(*each));
   }
 }
 
-void add_channels(families& to, const statistics_of_domains& all) {
+void add_channels(families& families, const statistics_of_domains& statistics) {
   MetricFamily channels = gauge("gpushm_channels", "Channels with a producer");
   MetricFamily items = counter("gpushm_channel_items_total",
                                "Items that producers of channels have published, as they report");
   MetricFamily bytes = counter("gpushm_channel_bytes_total", "Bytes of the slots of these items");
-  for (const auto& [domain, each] : all) {
+  for (const auto& [domain, each] : statistics) {
     add(channels, {{"domain", domain}}, number(each.channels));
     add(items, {{"domain", domain}}, number(each.channel_items));
     add(bytes, {{"domain", domain}}, number(each.channel_item_bytes));
   }
   for (MetricFamily* each : {&channels, &items, &bytes}) {
-    to.push_back(std::move(*each));
+    families.push_back(std::move(*each));
   }
 }
 
-void add_imports(families& to, const statistics_of_domains& all) {
-  MetricFamily& imports = to.emplace_back(
+void add_imports(families& families, const statistics_of_domains& statistics) {
+  MetricFamily& imports = families.emplace_back(
       histogram("gpushm_import_duration_seconds",
                 "Duration from the broker's reply to a client's mapping, as measured by clients"));
-  for (const auto& [domain, each] : all) {
+  for (const auto& [domain, each] : statistics) {
     add(imports,
         {{"domain", domain}},
         each.import_latency,
@@ -178,14 +178,14 @@ void add_imports(families& to, const statistics_of_domains& all) {
   }
 }
 
-void add_requests(families& to, const statistics_of_domains& all) {
+void add_requests(families& families, const statistics_of_domains& statistics) {
   MetricFamily refusals =
       counter("gpushm_refusals_total", "Requests and connections that the broker refused");
   MetricFamily durations =
       histogram("gpushm_request_duration_seconds",
                 "Time in the broker from taking up a request until its effects are permanent and "
                 "its reply is sent or waits for a condition");
-  for (const auto& [domain, each] : all) {
+  for (const auto& [domain, each] : statistics) {
     for (const domains::refusal_statistics& row : each.refusals) {
       add(refusals,
           {{"domain", domain},
@@ -201,31 +201,31 @@ void add_requests(families& to, const statistics_of_domains& all) {
           row.sum_ns);
     }
   }
-  to.push_back(std::move(refusals));
-  to.push_back(std::move(durations));
+  families.push_back(std::move(refusals));
+  families.push_back(std::move(durations));
 }
 
 }  // namespace
 
-families families_of(const broker_reading& from) {
-  families all;
-  add(all.emplace_back(gauge("gpushm_broker_up", "1 if gpushm-brokerd answered this scrape")),
+families families_of(const broker_reading& reading) {
+  families families;
+  add(families.emplace_back(gauge("gpushm_broker_up", "1 if gpushm-brokerd answered this scrape")),
       {},
-      from.replied ? 1 : 0);
-  append(all, families_of(from.domains));
-  if (!from.replied) {
-    return all;
+      reading.replied ? 1 : 0);
+  append(families, families_of(reading.domains));
+  if (!reading.replied) {
+    return families;
   }
-  if (from.facts) {
-    append(all, facts_of(*from.facts));
+  if (reading.facts) {
+    append(families, facts_of(*reading.facts));
   }
-  add_budgets(all, from);
-  add_principals(all, from.statistics);
-  add_segments(all, from.statistics);
-  add_channels(all, from.statistics);
-  add_imports(all, from.statistics);
-  add_requests(all, from.statistics);
-  return all;
+  add_budgets(families, reading);
+  add_principals(families, reading.statistics);
+  add_segments(families, reading.statistics);
+  add_channels(families, reading.statistics);
+  add_imports(families, reading.statistics);
+  add_requests(families, reading.statistics);
+  return families;
 }
 
 }  // namespace gpushm::metrics

@@ -35,9 +35,9 @@ constexpr std::array domain_gauges{
 }  // namespace
 
 families families_of(const std::vector<domains::reading>& readings) {
-  families all;
+  families families;
   if (readings.empty()) {
-    return all;
+    return families;
   }
   MetricFamily serving =
       gauge("gpushm_domain_serving", "1 while new clients can connect to the domain");
@@ -62,7 +62,7 @@ families families_of(const std::vector<domains::reading>& readings) {
       "gpushm_open_duration_seconds",
       "Duration from a client's call to its mapping, including waiting, as measured by clients");
   for (const domain_gauge& each : domain_gauges) {
-    MetricFamily& one = all.emplace_back(gauge(each.name, each.help));
+    MetricFamily& one = families.emplace_back(gauge(each.name, each.help));
     for (const domains::reading& from : readings) {
       if (from.open) {
         add(one, {{"domain", from.domain}}, number(from.counted.*each.value));
@@ -97,9 +97,9 @@ families families_of(const std::vector<domains::reading>& readings) {
   }
   for (MetricFamily* each :
        {&serving, &freeing, &keeper, &opens, &failures, &unfenced, &handed_back, &lost, &latency}) {
-    all.push_back(std::move(*each));
+    families.push_back(std::move(*each));
   }
-  return all;
+  return families;
 }
 
 families families_of(const std::vector<resource_reading>& readings) {
@@ -135,14 +135,15 @@ families families_of(const std::vector<dra_reading>& readings) {
             "0 if the API server or the kubelet is without DRA, so that no driver is registered");
   add(registered, {}, from.registered ? 1 : 0);
   add(expected, {}, from.expected ? 1 : 0);
-  families all{std::move(claims), std::move(devices), std::move(registered), std::move(expected)};
+  families families{
+      std::move(claims), std::move(devices), std::move(registered), std::move(expected)};
   if (from.api_served) {
-    add(all.emplace_back(gauge("gpushm_dra_api_served",
-                               "1 if the API server serves a supported version of DRA's API")),
+    add(families.emplace_back(gauge("gpushm_dra_api_served",
+                                    "1 if the API server serves a supported version of DRA's API")),
         {},
         *from.api_served ? 1 : 0);
   }
-  return all;
+  return families;
 }
 
 }  // namespace gpushm::metrics

@@ -44,26 +44,28 @@ inline constexpr double nanoseconds_per_second = 1e9;
   return family(std::move(name), std::move(help), prometheus::MetricType::Histogram);
 }
 
-inline void append(families& to, families more) {
-  to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+inline void append(families& target, families more) {
+  target.insert(
+      target.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
 /// Adds a sample of a gauge or counter.
-inline void add(prometheus::MetricFamily& to, labels of, double value) {
-  prometheus::ClientMetric& metric = to.metric.emplace_back();
-  metric.label = std::move(of);
-  (to.type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+inline void add(prometheus::MetricFamily& family, labels labels, double value) {
+  prometheus::ClientMetric& metric = family.metric.emplace_back();
+  metric.label = std::move(labels);
+  (family.type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) =
+      value;
 }
 
 /// Adds a sample of a histogram. `counts` are those of each bucket, not cumulative; the last one
 /// has no upper bound.
-inline void add(prometheus::MetricFamily& to,
-                labels of,
+inline void add(prometheus::MetricFamily& family,
+                labels labels,
                 std::span<const std::uint64_t> counts,
                 std::span<const std::uint64_t> bounds_ns,
                 std::uint64_t sum_ns) {
-  prometheus::ClientMetric& metric = to.metric.emplace_back();
-  metric.label = std::move(of);
+  prometheus::ClientMetric& metric = family.metric.emplace_back();
+  metric.label = std::move(labels);
   std::uint64_t below = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     below += counts[i];

@@ -68,8 +68,8 @@ void write_bundle(const std::string& path,
   }
 }
 
-std::vector<std::string> runtime_command(const runtime& with, const std::string& directory) {
-  auto command = with.command;
+std::vector<std::string> runtime_command(const runtime& runtime, const std::string& directory) {
+  auto command = runtime.command;
   for (const auto& argument :
        {std::string("--root"), directory + "/state", std::string("--log"), directory + "/log"}) {
     command.push_back(argument);
@@ -85,10 +85,10 @@ std::vector<std::string> joined(std::vector<std::string> left,
 
 }  // namespace
 
-bundle::bundle(const runtime& with, const container_options& options, std::string_view prefix)
+bundle::bundle(const runtime& runtime, const container_options& options, std::string_view prefix)
     : id_(new_id(prefix)),
-      guard_(prefix, with.command, id_),
-      runtime_(runtime_command(with, guard_.directory())) {
+      guard_(prefix, runtime.command, id_),
+      runtime_(runtime_command(runtime, guard_.directory())) {
   write_bundle(guard_.directory(), options, id_);
 }
 
@@ -97,8 +97,8 @@ std::vector<std::string> bundle::run_command() const {
   return command({"run", "--pid-file", path + "/pid", "--bundle", path, id_});
 }
 
-std::vector<std::string> bundle::command(const std::vector<std::string>& rest) const {
-  return joined(runtime_, rest);
+std::vector<std::string> bundle::command(const std::vector<std::string>& arguments) const {
+  return joined(runtime_, arguments);
 }
 
 std::optional<pid_t> bundle::host_pid() const {

@@ -23,14 +23,14 @@ namespace gpushm::app::oci {
 class bundle {
  public:
   /// The container's id begins with `prefix` and is unique on the machine. Throws `error`.
-  bundle(const runtime& with, const container_options& options, std::string_view prefix);
+  bundle(const runtime& runtime, const container_options& options, std::string_view prefix);
 
   [[nodiscard]] const std::string& id() const noexcept { return id_; }
   /// The command that runs the container in the foreground, with the standard input and output of
   /// the executing process.
   [[nodiscard]] std::vector<std::string> run_command() const;
   /// Another command of the runtime for containers of this bundle: {"kill", id, "9"}.
-  [[nodiscard]] std::vector<std::string> command(const std::vector<std::string>& rest) const;
+  [[nodiscard]] std::vector<std::string> command(const std::vector<std::string>& arguments) const;
   /// The main program's PID on the host; nullopt if it was not started yet.
   [[nodiscard]] std::optional<pid_t> host_pid() const;
   /// The runtime's log.

@@ -16,11 +16,11 @@ base::child_process start(const bundle& container_bundle, int cancel_fd) {
 
 }  // namespace
 
-container::container(const runtime& with,
+container::container(const runtime& runtime,
                      const container_options& options,
                      std::string_view id_prefix,
                      int cancel_fd)
-    : bundle_(with, options, id_prefix), process_(start(bundle_, cancel_fd)) {}
+    : bundle_(runtime, options, id_prefix), process_(start(bundle_, cancel_fd)) {}
 
 container::~container() {
   // A moved-from object has no container and no process.

@@ -17,7 +17,7 @@ class container {
   /// Starts the runtime without waiting for it; if it fails, the output ends and `problem` returns
   /// the reason. `cancel_fd` as in `base::child_options`. Throws `error` (invalid_argument if a
   /// device node is not one, system_error).
-  container(const runtime& with,
+  container(const runtime& runtime,
             const container_options& options,
             std::string_view id_prefix,
             int cancel_fd = -1);

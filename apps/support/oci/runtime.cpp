@@ -39,29 +39,29 @@ std::optional<runtime> find_runtime(const std::string& name) {
   if (!path) {
     return std::nullopt;
   }
-  runtime found{*path, {}};
+  runtime runtime{*path, {}};
   if (needs_v1_alone(*path)) {
-    found.command = {"/usr/bin/unshare",
-                     "--mount",
-                     "--propagation",
-                     "private",
-                     "/bin/sh",
-                     "-c",
-                     R"(umount /sys/fs/cgroup/unified && exec "$0" "$@")"};
+    runtime.command = {"/usr/bin/unshare",
+                       "--mount",
+                       "--propagation",
+                       "private",
+                       "/bin/sh",
+                       "-c",
+                       R"(umount /sys/fs/cgroup/unified && exec "$0" "$@")"};
   }
-  found.command.push_back(*path);
-  return found;
+  runtime.command.push_back(*path);
+  return runtime;
 }
 
-std::string version_of(const runtime& with, base::deadline until) {
+std::string version_of(const runtime& runtime, base::deadline until) {
   base::child_options options;
-  options.argv = {with.path, "--version"};
+  options.argv = {runtime.path, "--version"};
   options.merge_stderr = true;
   base::child_process child = base::child_process::start(options);
   child.close_input();
   const auto line = child.read_line(until);
   if (!line) {
-    throw error(errc::system_error, "get version", with.path, "it printed nothing");
+    throw error(errc::system_error, "get version", runtime.path, "it printed nothing");
   }
   return *line;
 }

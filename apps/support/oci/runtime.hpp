@@ -23,6 +23,6 @@ struct runtime {
 
 /// The first line of `RUNTIME --version`: "runc version 1.1.5". Throws `error` if there is none by
 /// `until`.
-[[nodiscard]] std::string version_of(const runtime& with, base::deadline until);
+[[nodiscard]] std::string version_of(const runtime& runtime, base::deadline until);
 
 }  // namespace gpushm::app::oci

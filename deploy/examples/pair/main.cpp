@@ -46,19 +46,19 @@ std::string described(const segment& mapped) {
 }
 
 bool verify(const std::string& role,
-            const std::string& what,
+            const std::string& name,
             const segment& mapped,
             unsigned seed) {
-  const cli::check_result found = cli::check_segment(mapped, seed);
-  if (found.wrong_bytes == 0) {
+  const cli::check_result result = cli::check_segment(mapped, seed);
+  if (result.wrong_bytes == 0) {
     print(
         role,
-        what + " verification PASSED (" + std::to_string(found.checked_bytes) + " bytes checked)");
+        name + " verification PASSED (" + std::to_string(result.checked_bytes) + " bytes checked)");
     return true;
   }
   print(role,
-        what + " verification FAILED: " + std::to_string(found.wrong_bytes) +
-            " bytes are wrong, the first at offset " + std::to_string(found.first_wrong_offset));
+        name + " verification FAILED: " + std::to_string(result.wrong_bytes) +
+            " bytes are wrong, the first at offset " + std::to_string(result.first_wrong_offset));
   return false;
 }
 

@@ -95,13 +95,13 @@ std::optional<std::vector<int>> driver_files_of(const std::string& process) {
   if (!directory) {
     return std::nullopt;
   }
-  std::vector<int> found;
+  std::vector<int> numbers;
   const bool whole = for_each_name(directory.get(), [&](const char* name) {
     if (const auto fd = number_in(name); fd && is_driver_node(directory.get(), name)) {
-      found.push_back(*fd);
+      numbers.push_back(*fd);
     }
   });
-  return whole ? std::optional(std::move(found)) : std::nullopt;
+  return whole ? std::optional(std::move(numbers)) : std::nullopt;
 }
 
 /// Fields of /proc/<pid>/stat after the name, which may contain anything; the first is field 3 of
@@ -232,7 +232,7 @@ bool replace_driver_files(int null) noexcept {
     return !has_driver_open();
   }
   int opened = -1;
-  bool all = true;
+  bool replaced_all = true;
   const bool whole = for_each_name(directory, [&](const char* name) {
     const auto fd = number_in(name);
     if (!fd || *fd == directory || !is_own_driver_file(directory, name, *fd)) {
@@ -241,13 +241,13 @@ bool replace_driver_files(int null) noexcept {
     if (null == -1 && opened == -1) {
       opened = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     }
-    all = ::dup3(null == -1 ? opened : null, *fd, O_CLOEXEC) == *fd && all;
+    replaced_all = ::dup3(null == -1 ? opened : null, *fd, O_CLOEXEC) == *fd && replaced_all;
   });
   if (opened != -1) {
     ::close(opened);
   }
   ::close(directory);
-  return all && whole;
+  return replaced_all && whole;
 }
 
 bool descendants_may_have_driver_files() noexcept {

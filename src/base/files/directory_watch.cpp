@@ -95,7 +95,7 @@ void directory_watch::watch_all() {
   watched_ = std::move(now);
 }
 
-bool directory_watch::take(const std::function<void(const change&)>& each) {
+bool directory_watch::take(const std::function<void(const change&)>& use) {
   bool any = false;
   std::set<std::string> replaced;
   bool lost = false;
@@ -113,11 +113,11 @@ bool directory_watch::take(const std::function<void(const change&)>& each) {
     while (!bytes.empty()) {
       const event one = next_event(bytes);
       lost = lost || (one.mask & IN_Q_OVERFLOW) != 0;
-      const auto found = watched_.find(one.watch);
-      if (found == watched_.end() || (one.mask & IN_IGNORED) != 0) {
+      const auto watched = watched_.find(one.watch);
+      if (watched == watched_.end() || (one.mask & IN_IGNORED) != 0) {
         continue;
       }
-      const interest& here = found->second;
+      const interest& here = watched->second;
       const bool itself = (one.mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT)) != 0;
       for (const auto& [entry, directory] : here.leads) {
         if (itself || entry == one.name) {
@@ -130,7 +130,7 @@ bool directory_watch::take(const std::function<void(const change&)>& each) {
           continue;
         }
         any = true;
-        each({directory, one.name, false, (one.mask & IN_CREATE) != 0, (one.mask & IN_ISDIR) != 0});
+        use({directory, one.name, false, (one.mask & IN_CREATE) != 0, (one.mask & IN_ISDIR) != 0});
       }
     }
   }
@@ -138,10 +138,10 @@ bool directory_watch::take(const std::function<void(const change&)>& each) {
     watch_all();
   }
   if (lost) {
-    each({{}, {}, true, false, false});
+    use({{}, {}, true, false, false});
   }
   for (const std::string& directory : replaced) {
-    each({directory, {}, true, false, false});
+    use({directory, {}, true, false, false});
   }
   return any || lost || !replaced.empty();
 }

@@ -43,9 +43,9 @@ class directory_watch {
 
   /// Readable when there may be changes; then call `take`.
   [[nodiscard]] int fd() const noexcept { return inotify_.get(); }
-  /// Passes each change since the last call to `each`. Returns false if there was none. Does not
+  /// Passes each change since the last call to `use`. Returns false if there was none. Does not
   /// block. Throws as `set_directories`.
-  bool take(const std::function<void(const change&)>& each);
+  bool take(const std::function<void(const change&)>& use);
   /// Blocks until `fd` is readable (true) or `deadline` (false).
   [[nodiscard]] bool wait_until(std::chrono::steady_clock::time_point deadline) const;
 

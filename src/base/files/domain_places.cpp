@@ -26,19 +26,19 @@ constexpr const char* runtime_variable = "XDG_RUNTIME_DIR";
 
 /// Why a directory cannot be trusted; empty: it can, or it does not exist.
 std::string refusal_of(const std::string& path, unsigned uid, bool may_be_link) {
-  struct stat found {};
-  if ((may_be_link ? ::stat(path.c_str(), &found) : ::lstat(path.c_str(), &found)) != 0) {
+  struct stat status {};
+  if ((may_be_link ? ::stat(path.c_str(), &status) : ::lstat(path.c_str(), &status)) != 0) {
     const int number = errno;
     return number == ENOENT || number == ENOTDIR ? std::string() : path + ": " + errno_text(number);
   }
-  if (!S_ISDIR(found.st_mode)) {
+  if (!S_ISDIR(status.st_mode)) {
     return path + " is not a directory";
   }
-  if (found.st_uid != uid) {
-    return path + " belongs to uid " + std::to_string(found.st_uid) +
+  if (status.st_uid != uid) {
+    return path + " belongs to uid " + std::to_string(status.st_uid) +
            ", not to this process's uid " + std::to_string(uid);
   }
-  if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return path + " is writable by others";
   }
   return {};
@@ -113,11 +113,11 @@ std::string chosen_machine_socket(std::string_view domain) {
   return socket_in(machine_domains, domain);
 }
 
-std::vector<domains_place> user_domains(const user_directories& from) {
+std::vector<domains_place> user_domains(const user_directories& directories) {
   std::vector<domains_place> result;
-  const std::string of_user = from.users + "/" + std::to_string(from.uid);
-  if (!from.runtime.empty()) {
-    std::string top = fs::path(from.runtime).lexically_normal().string();
+  const std::string of_user = directories.users + "/" + std::to_string(directories.uid);
+  if (!directories.runtime.empty()) {
+    std::string top = fs::path(directories.runtime).lexically_normal().string();
     if (top.size() > 1 && top.back() == '/') {
       top.pop_back();
     }
@@ -125,15 +125,18 @@ std::vector<domains_place> user_domains(const user_directories& from) {
       result.push_back(
           {top,
            false,
-           std::string(runtime_variable) + "=" + from.runtime + " is not an absolute path",
+           std::string(runtime_variable) + "=" + directories.runtime + " is not an absolute path",
            "unset XDG_RUNTIME_DIR, or set it to a directory of this user"});
     } else if (top != of_user) {
-      result.push_back(place_in(
-          top, from.uid, "unset XDG_RUNTIME_DIR, or set it to a directory of this user (0700)"));
+      result.push_back(
+          place_in(top,
+                   directories.uid,
+                   "unset XDG_RUNTIME_DIR, or set it to a directory of this user (0700)"));
     }
   }
-  result.push_back(place_in(of_user, from.uid, "set XDG_RUNTIME_DIR to a directory of this user"));
-  result.push_back(place_in_temporary(from.temporary, from.uid));
+  result.push_back(
+      place_in(of_user, directories.uid, "set XDG_RUNTIME_DIR to a directory of this user"));
+  result.push_back(place_in_temporary(directories.temporary, directories.uid));
   return result;
 }
 

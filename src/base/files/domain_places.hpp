@@ -46,7 +46,7 @@ struct user_directories {
   std::string users = "/run/user";  ///< has a directory for each user that is logged in
   std::string temporary = "/tmp";
 };
-[[nodiscard]] std::vector<domains_place> user_domains(const user_directories& from);
+[[nodiscard]] std::vector<domains_place> user_domains(const user_directories& directories);
 
 /// The first of `places` that can be used. Throws permission_denied for one that is refused before
 /// it: a broker elsewhere would surprise who has set the variable.

@@ -99,10 +99,10 @@ block& make_block(std::size_t fd) {
   return *created;
 }
 
-void close_all_of(block& all, std::size_t first_fd, std::size_t words) noexcept {
+void close_all_of(block& block, std::size_t first_fd, std::size_t words) noexcept {
   for (std::size_t word = 0; word < words; ++word) {
     // NOLINTNEXTLINE(cppcoreguidelines-pro-bounds-constant-array-index): word < block_words
-    for (std::uint64_t bits = all[word].exchange(0, std::memory_order_relaxed); bits != 0;
+    for (std::uint64_t bits = block[word].exchange(0, std::memory_order_relaxed); bits != 0;
          bits &= bits - 1) {
       const auto bit = static_cast<std::size_t>(std::countr_zero(bits));
       ::close(static_cast<int>(first_fd + word * word_bits + bit));
@@ -195,17 +195,17 @@ struct fork_handlers {
     state.forking.unlock();
   }
 
-  static void add(fork_safe_mutex& one) noexcept {
+  static void add(fork_safe_mutex& mutex) noexcept {
     const std::lock_guard lock(state.forking);
-    one.next_ = std::exchange(state.mutexes, &one);
+    mutex.next_ = std::exchange(state.mutexes, &mutex);
   }
-  static void remove(const fork_safe_mutex& one) noexcept {
+  static void remove(const fork_safe_mutex& mutex) noexcept {
     const std::lock_guard lock(state.forking);
     fork_safe_mutex** at = &state.mutexes;
-    while (*at != &one) {
+    while (*at != &mutex) {
       at = &(*at)->next_;
     }
-    *at = one.next_;
+    *at = mutex.next_;
   }
 };
 
@@ -277,12 +277,12 @@ fork_section::~fork_section() {
 void close_in_child(int fd) {
   const auto number = static_cast<std::size_t>(fd);
   const std::size_t word = number / word_bits;
-  block& all = make_block(number);
+  block& block = make_block(number);
   std::size_t used = state.used_words.load(std::memory_order_relaxed);
   while (used <= word &&
          !state.used_words.compare_exchange_weak(used, word + 1, std::memory_order_release)) {
   }
-  all.at(word % block_words)
+  block.at(word % block_words)
       .fetch_or(std::uint64_t{1} << (number % word_bits), std::memory_order_release);
 }
 

@@ -17,9 +17,9 @@ namespace {
 void add_with_parents(const std::string& mount,
                       std::string path,
                       bool is_version_2,
-                      std::vector<cgroup_place>& to) {
+                      std::vector<cgroup_place>& places) {
   for (;;) {
-    to.push_back({mount + path, path.empty() ? "/" : path, is_version_2});
+    places.push_back({mount + path, path.empty() ? "/" : path, is_version_2});
     if (path.empty()) {
       return;
     }
@@ -88,7 +88,7 @@ std::vector<cgroup_place> cgroups_of(const std::string& root, std::string_view c
       in_version_2 = line.substr(second + 1);
     }
   }
-  std::vector<cgroup_place> found;
+  std::vector<cgroup_place> places;
   std::istringstream table(*mounts);
   for (std::string line; std::getline(table, line);) {
     // 32 31 0:29 ROOT MOUNTPOINT options [more…] - type source options
@@ -99,12 +99,12 @@ std::vector<cgroup_place> cgroups_of(const std::string& root, std::string_view c
     }
     const std::string& type = dash[1];
     if (type == "cgroup2" && in_version_2) {
-      add_with_parents(root + words[4], path_below(*in_version_2, words[3]), true, found);
+      add_with_parents(root + words[4], path_below(*in_version_2, words[3]), true, places);
     } else if (type == "cgroup" && in_version_1 && has_option(dash[3], controller)) {
-      add_with_parents(root + words[4], path_below(*in_version_1, words[3]), false, found);
+      add_with_parents(root + words[4], path_below(*in_version_1, words[3]), false, places);
     }
   }
-  return found;
+  return places;
 }
 
 }  // namespace gpushm::base

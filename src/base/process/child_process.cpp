@@ -39,32 +39,32 @@ pipe_ends make_pipe(std::string_view object) {
 
 std::vector<std::string> merged_environment(
     const std::vector<std::pair<std::string, std::string>>& added) {
-  std::vector<std::string> all;
+  std::vector<std::string> environment;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const bool replaced = std::any_of(added.begin(), added.end(), [&](const auto& pair) {
       return text.substr(0, text.find('=')) == pair.first;
     });
     if (!replaced) {
-      all.emplace_back(text);
+      environment.emplace_back(text);
     }
   }
   for (const auto& [name, value] : added) {
-    std::string& entry = all.emplace_back(name);
+    std::string& entry = environment.emplace_back(name);
     entry += '=';
     entry += value;
   }
-  return all;
+  return environment;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> all;
-  all.reserve(texts.size() + 1);
+  std::vector<char*> result;
+  result.reserve(texts.size() + 1);
   for (std::string& text : texts) {
-    all.push_back(text.data());
+    result.push_back(text.data());
   }
-  all.push_back(nullptr);
-  return all;
+  result.push_back(nullptr);
+  return result;
 }
 
 base::unique_fd open_pidfd(pid_t pid) {

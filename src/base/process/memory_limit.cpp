@@ -51,11 +51,11 @@ std::uint64_t value_of(std::string_view text, std::string_view key) {
   return 0;
 }
 
-std::uint64_t less(std::uint64_t from, std::uint64_t taken) {
-  return from == unlimited ? unlimited : from - std::min(from, taken);
+std::uint64_t less(std::uint64_t amount, std::uint64_t taken) {
+  return amount == unlimited ? unlimited : amount - std::min(amount, taken);
 }
-std::uint64_t plus(std::uint64_t one, std::uint64_t other) {
-  return one > unlimited - other ? unlimited : one + other;
+std::uint64_t plus(std::uint64_t left, std::uint64_t right) {
+  return left > unlimited - right ? unlimited : left + right;
 }
 
 // ---- the machine ----
@@ -137,18 +137,18 @@ memory_bounds::memory_bounds(std::string root)
 
 std::vector<memory_bound> memory_bounds::read() const {
   const machine_memory machine = memory_of_machine(root_);
-  std::vector<memory_bound> found;
+  std::vector<memory_bound> bounds;
   if (machine.available != 0) {
-    found.push_back({machine.total, plus(machine.available, machine.free_swap), {}});
+    bounds.push_back({machine.total, plus(machine.available, machine.free_swap), {}});
   }
   for (const cgroup_place& each : groups_) {
     if (const auto limit = limit_in(each.directory, each.is_version_2)) {
       if (const auto left = free_in(each.directory, each.is_version_2, *limit, machine.free_swap)) {
-        found.push_back({*limit, *left, each.shown});
+        bounds.push_back({*limit, *left, each.shown});
       }
     }
   }
-  return found;
+  return bounds;
 }
 
 std::uint64_t memory_bounds::lowest_limit_bytes() const {

@@ -84,9 +84,9 @@ bool is_control_or_invisible(char32_t value) noexcept {
   if ((value & 0xFFFEU) == 0xFFFEU) {  // the last two code points of each plane are noncharacters
     return true;
   }
-  const auto* const found =
-      std::lower_bound(hidden.begin(), hidden.end(), value, [](const range& one, char32_t wanted) {
-        return one.second < wanted;
+  const auto* const found = std::lower_bound(
+      hidden.begin(), hidden.end(), value, [](const range& range, char32_t wanted) {
+        return range.second < wanted;
       });
   return found != hidden.end() && found->first <= value;
 }

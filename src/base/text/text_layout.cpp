@@ -29,10 +29,10 @@ std::string wrapped_paragraph(std::string start,
                               std::string_view text,
                               std::size_t indent,
                               std::size_t columns) {
-  std::string all;
+  std::string result;
   std::string line;
   const auto end_line = [&] {
-    all += line.empty() ? without_trailing_blanks(start) : start + line + "\n";
+    result += line.empty() ? without_trailing_blanks(start) : start + line + "\n";
     start.assign(indent, ' ');
     line.clear();
   };
@@ -45,7 +45,7 @@ std::string wrapped_paragraph(std::string start,
     line += (line.empty() ? "" : " ") + std::string(word);
   }
   end_line();
-  return all;
+  return result;
 }
 
 }  // namespace
@@ -79,13 +79,13 @@ std::string wrapped(std::string_view head,
                     std::string_view text,
                     std::size_t indent,
                     std::size_t columns) {
-  std::string all;
+  std::string result;
   std::string first(head);
   while (true) {
     const auto end = text.find('\n');
-    all += wrapped_paragraph(std::move(first), text.substr(0, end), indent, columns);
+    result += wrapped_paragraph(std::move(first), text.substr(0, end), indent, columns);
     if (end == std::string_view::npos) {
-      return all;
+      return result;
     }
     text.remove_prefix(end + 1);
     first.assign(indent, ' ');
@@ -119,11 +119,11 @@ std::string table::text(empty_columns empty) const {
     }
     return without_trailing_blanks(std::move(line));
   };
-  std::string all = line_of(titles);
+  std::string text = line_of(titles);
   for (const auto& row : rows_) {
-    all += line_of(row);
+    text += line_of(row);
   }
-  return all;
+  return text;
 }
 
 std::string fields_text(const std::vector<std::pair<std::string, std::string>>& fields,
@@ -132,13 +132,13 @@ std::string fields_text(const std::vector<std::pair<std::string, std::string>>& 
   for (const auto& [name, value] : fields) {
     widest = std::max(widest, width(name));
   }
-  std::string all;
+  std::string text;
   for (const auto& [name, value] : fields) {
-    all += without_trailing_blanks(std::string(indent, ' ') +
-                                   aligned(name, widest, table::align::left) + "  " +
-                                   printable(value));
+    text += without_trailing_blanks(std::string(indent, ' ') +
+                                    aligned(name, widest, table::align::left) + "  " +
+                                    printable(value));
   }
-  return all;
+  return text;
 }
 
 }  // namespace gpushm::base

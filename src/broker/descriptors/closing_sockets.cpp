@@ -60,7 +60,7 @@ closing_sockets::~closing_sockets() {
   close_apart(std::move(files));
 }
 
-void closing_sockets::close(const core::principal& who,
+void closing_sockets::close(const core::principal& principal,
                             kept_fd socket,
                             core::charges held,
                             inflight_charge inflight) noexcept {
@@ -71,7 +71,7 @@ void closing_sockets::close(const core::principal& who,
     return;
   }
   const std::uint64_t number = next_++;
-  closing* const one = add(number, who);
+  closing* const one = add(number, principal);
   if (one == nullptr) {
     inflight.reset();
     if (drain(socket.get())) {
@@ -93,9 +93,9 @@ void closing_sockets::close(const core::principal& who,
 
 /// Returns null if there is no memory.
 closing_sockets::closing* closing_sockets::add(std::uint64_t number,
-                                               const core::principal& who) noexcept {
+                                               const core::principal& principal) noexcept {
   try {
-    return &waiting_.try_emplace(number, closing{who, {}, {}, {}}).first->second;
+    return &waiting_.try_emplace(number, closing{principal, {}, {}, {}}).first->second;
   } catch (const std::bad_alloc& why) {
     log_about_members(log_level::warning, why.what());
     return nullptr;
@@ -103,22 +103,22 @@ closing_sockets::closing* closing_sockets::add(std::uint64_t number,
 }
 
 /// Returns true if nothing is left to do. False and no socket left: another thread reports it.
-bool closing_sockets::is_closed(std::uint64_t number, closing& one) noexcept {
-  if (!one.inflight.is_read()) {
+bool closing_sockets::is_closed(std::uint64_t number, closing& closing) noexcept {
+  if (!closing.inflight.is_read()) {
     return false;
   }
-  one.inflight.reset();
-  if (drain(one.socket.get())) {
-    recorder_.forget(one.socket.id);
-    one.socket.file.reset();
+  closing.inflight.reset();
+  if (drain(closing.socket.get())) {
+    recorder_.forget(closing.socket.id);
+    closing.socket.file.reset();
     return true;
   }
-  const bool is_refused = one.held.who() == nullptr;
+  const bool is_refused = closing.held.who() == nullptr;
   if (is_refused && waiting_.size() > max_waiting_refused) {
-    close_now(one.socket);
+    close_now(closing.socket);
     return true;
   }
-  static_cast<void>(descriptor_receiver_.close_elsewhere(one.who, one.socket, number));
+  static_cast<void>(descriptor_receiver_.close_elsewhere(closing.who, closing.socket, number));
   return false;
 }
 

@@ -34,9 +34,9 @@ class closing_sockets {
   /// Does not block.
   ~closing_sockets();
 
-  /// Shuts the socket down, and closes it once that cannot block. `who`: the principal whose
+  /// Shuts the socket down, and closes it once that cannot block. `principal`: the principal whose
   /// packets wait if it does; `held`: returned then; empty for a connection that is refused.
-  void close(const core::principal& who,
+  void close(const core::principal& principal,
              kept_fd socket,
              core::charges held = {},
              inflight_charge inflight = {}) noexcept;
@@ -51,9 +51,9 @@ class closing_sockets {
     core::charges held;
     inflight_charge inflight;
   };
-  [[nodiscard]] bool is_closed(std::uint64_t number, closing& one) noexcept;
+  [[nodiscard]] bool is_closed(std::uint64_t number, closing& closing) noexcept;
   void close_now(kept_fd& socket) noexcept;
-  [[nodiscard]] closing* add(std::uint64_t number, const core::principal& who) noexcept;
+  [[nodiscard]] closing* add(std::uint64_t number, const core::principal& principal) noexcept;
   void look_again() noexcept;
   void arm(std::chrono::milliseconds after) noexcept;
 

@@ -39,11 +39,11 @@ std::uint64_t capacity_of_process() {
 }
 
 /// One for each use, for all brokers of this process.
-const std::shared_ptr<core::process_budget>& shared_by_process(inflight_use what) {
+const std::shared_ptr<core::process_budget>& shared_by_process(inflight_use use) {
   static const std::uint64_t capacity = capacity_of_process();
   static const auto replies = std::make_shared<core::process_budget>(0, capacity);
   static const auto welcomes = std::make_shared<core::process_budget>(0, capacity);
-  return what == inflight_use::welcome ? welcomes : replies;
+  return use == inflight_use::welcome ? welcomes : replies;
 }
 
 }  // namespace
@@ -80,50 +80,50 @@ void inflight_budget::settle() noexcept {
   }
 }
 
-bool inflight_charge::try_take(const std::shared_ptr<inflight_budget>& from,
-                               const core::principal& who,
+bool inflight_charge::try_take(const std::shared_ptr<inflight_budget>& inflight_budget,
+                               const core::principal& principal,
                                int socket,
-                               inflight_use what,
+                               inflight_use use,
                                std::uint64_t count) noexcept {
   if (count == 0) {
     return true;
   }
-  part& at = parts_[static_cast<std::size_t>(what)];
-  core::budget& budget = from->of(what);
+  part& at = parts_[static_cast<std::size_t>(use)];
+  core::budget& budget = inflight_budget->of(use);
   std::shared_ptr<core::account> payer = at.who;
   try {
     if (!payer) {
-      payer = budget.account_of(who);
+      payer = budget.account_of(principal);
     }
-    if (from->charged_.size() == from->charged_.capacity()) {
-      from->charged_.reserve(2 * from->charged_.size() + 1);
+    if (inflight_budget->charged_.size() == inflight_budget->charged_.capacity()) {
+      inflight_budget->charged_.reserve(2 * inflight_budget->charged_.size() + 1);
     }
   } catch (const std::bad_alloc&) {
     return false;
   }
   // A packet with more descriptors than a share could never be sent: a principal that has none in
   // flight gets any number that is left.
-  const bool is_first = who.vouched_for && payer->used(core::resource::descriptors) == 0;
+  const bool is_first = principal.vouched_for && payer->used(core::resource::descriptors) == 0;
   if (!budget.try_take(*payer, core::resource::descriptors, count, is_first)) {
     return false;
   }
   if (this->count() == 0) {
-    from_ = from;
+    from_ = inflight_budget;
     socket_ = socket;
-    place_ = from->charged_.size();
-    from->charged_.push_back(this);
+    place_ = inflight_budget->charged_.size();
+    inflight_budget->charged_.push_back(this);
   }
   at.who = std::move(payer);
   at.count += count;
   return true;
 }
 
-void inflight_charge::release(inflight_use what, std::uint64_t count) noexcept {
-  part& at = parts_[static_cast<std::size_t>(what)];
+void inflight_charge::release(inflight_use use, std::uint64_t count) noexcept {
+  part& at = parts_[static_cast<std::size_t>(use)];
   if (count == 0) {
     return;
   }
-  from_->of(what).release(*at.who, core::resource::descriptors, count);
+  from_->of(use).release(*at.who, core::resource::descriptors, count);
   at.count -= count;
   if (this->count() == 0) {
     leave();

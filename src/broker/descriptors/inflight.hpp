@@ -44,8 +44,8 @@ class inflight_budget {
  private:
   friend class inflight_charge;
   using clock = std::chrono::steady_clock;
-  [[nodiscard]] core::budget& of(inflight_use what) noexcept {
-    return what == inflight_use::welcome ? welcomes_ : replies_;
+  [[nodiscard]] core::budget& of(inflight_use use) noexcept {
+    return use == inflight_use::welcome ? welcomes_ : replies_;
   }
 
   core::budget replies_;
@@ -76,12 +76,12 @@ class inflight_charge {
   /// For descriptors that are about to be sent to `socket`, which must stay open as long as this
   /// holds any. Returns false if there is no room, or no memory. Precondition: the same budget,
   /// principal and socket as before.
-  [[nodiscard]] bool try_take(const std::shared_ptr<inflight_budget>& from,
-                              const core::principal& who,
+  [[nodiscard]] bool try_take(const std::shared_ptr<inflight_budget>& inflight_budget,
+                              const core::principal& principal,
                               int socket,
-                              inflight_use what,
+                              inflight_use use,
                               std::uint64_t count) noexcept;
-  void release(inflight_use what, std::uint64_t count) noexcept;
+  void release(inflight_use use, std::uint64_t count) noexcept;
   void reset() noexcept;
   [[nodiscard]] std::uint64_t count() const noexcept { return parts_[0].count + parts_[1].count; }
   /// The peer has read all that was sent.

@@ -131,11 +131,11 @@ std::optional<worker_pool::task> worker_pool::receive_job() {
   return task{object_at<socket_job>(address), base::unique_fd(fd)};
 }
 
-void worker_pool::carry(const task& what,
+void worker_pool::carry(const task& task,
                         std::vector<base::unique_fd>& foreign,
                         packet_room& room) {
   std::vector<base::unique_fd> chunks;
-  auto created = fetch(what, chunks, foreign);
+  auto created = fetch(task, chunks, foreign);
   room.keep(chunks.size() + foreign.size());
   const std::shared_ptr<packet_gate> open = created->open;
   // The packet transfers copies to the broker; these are closed afterwards.
@@ -143,22 +143,22 @@ void worker_pool::carry(const task& what,
   open->wait(stopped_);
 }
 
-std::unique_ptr<received_packet> worker_pool::fetch(const task& what,
+std::unique_ptr<received_packet> worker_pool::fetch(const task& task,
                                                     std::vector<base::unique_fd>& chunks,
                                                     std::vector<base::unique_fd>& foreign) {
   auto created = std::make_unique<received_packet>();
-  created->session = what.what->session;
-  if (!what.socket) {
+  created->session = task.what->session;
+  if (!task.socket) {
     return created;  // no descriptor was left for it: the packet is fetched again
   }
   const wire::packet_buffer buffer;
   try {
-    auto got = transport::peek_packet(what.socket.get(), buffer.bytes());
+    auto got = transport::peek_packet(task.socket.get(), buffer.bytes());
     created->status = got.status;
     // Nothing here would keep its descriptors open when the broker removes the packet.
     created->failed = got.status == transport::receive_status::descriptors_lost;
     created->packet.assign(got.packet.begin(), got.packet.end());
-    const bool is_as_announced = got.descriptors.size() == what.what->taken;
+    const bool is_as_announced = got.descriptors.size() == task.what->taken;
     for (auto& fd : got.descriptors) {
       if (is_as_announced && is_of_member_kind(fd.get())) {
         chunks.push_back(std::move(fd));
@@ -193,15 +193,15 @@ void worker_pool::keep(received_packet& created, std::vector<base::unique_fd>& c
   }
 }
 
-void worker_pool::hand_over(std::unique_ptr<received_packet> what,
+void worker_pool::hand_over(std::unique_ptr<received_packet> packet,
                             const std::vector<base::unique_fd>& chunks) {
   std::vector<int> numbers(
-      what->status == transport::receive_status::descriptors_lost ? 0 : chunks.size());
+      packet->status == transport::receive_status::descriptors_lost ? 0 : chunks.size());
   std::transform(chunks.begin(),
                  chunks.begin() + static_cast<std::ptrdiff_t>(numbers.size()),
                  numbers.begin(),
                  [](const auto& fd) { return fd.get(); });
-  const address_text text = text_of(what.get());
+  const address_text text = text_of(packet.get());
   using clock = std::chrono::steady_clock;
   const auto give_up = clock::now() + send_timeout;
   for (;;) {
@@ -212,7 +212,7 @@ void worker_pool::hand_over(std::unique_ptr<received_packet> what,
     try {
       switch (transport::send_packet(worker_end_.get(), text, numbers)) {
         case transport::send_result::sent:
-          static_cast<void>(what.release());
+          static_cast<void>(packet.release());
           return;
         case transport::send_result::closed:
           return;
@@ -291,21 +291,21 @@ void worker_pool::work() {
   }
 }
 
-void worker_pool::perform(task& what) noexcept {
+void worker_pool::perform(task& task) noexcept {
   const base::own_table_scope own;
-  const std::uint64_t closes = what.what->closes;
+  const std::uint64_t closes = task.what->closes;
   // cppcheck-suppress throwInNoexceptFunction ; `guarded` catches it
   guarded([&] {
     if (closes != 0) {
-      what.what->broker_copy->wait(stopped_);
-      take_from_keeper(what.what->kept);
+      task.what->broker_copy->wait(stopped_);
+      take_from_keeper(task.what->kept);
       return;
     }
     packet_room room(*this);
     std::vector<base::unique_fd> foreign;  // closing them may block
-    carry(what, foreign, room);
+    carry(task, foreign, room);
   });
-  what.socket.reset();  // may block
+  task.socket.reset();  // may block
   if (closes != 0) {
     guarded([&] { report_closed(closes); });
   }

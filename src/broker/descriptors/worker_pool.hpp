@@ -137,17 +137,18 @@ class worker_pool : public std::enable_shared_from_this<worker_pool> {
 
   /// Reads one packet and passes it to the broker. Foreign descriptors are left in `foreign`, until
   /// the broker is done with the packet.
-  void carry(const task& what, std::vector<base::unique_fd>& foreign, packet_room& room);
+  void carry(const task& task, std::vector<base::unique_fd>& foreign, packet_room& room);
 
   /// Descriptors in this table do not belong to the broker: they are not guarded.
-  std::unique_ptr<received_packet> fetch(const task& what,
+  std::unique_ptr<received_packet> fetch(const task& task,
                                          std::vector<base::unique_fd>& chunks,
                                          std::vector<base::unique_fd>& foreign);
 
   /// Gives the keeper copies. If it takes none, the broker has no room for them either.
   void keep(received_packet& created, std::vector<base::unique_fd>& chunks);
 
-  void hand_over(std::unique_ptr<received_packet> what, const std::vector<base::unique_fd>& chunks);
+  void hand_over(std::unique_ptr<received_packet> packet,
+                 const std::vector<base::unique_fd>& chunks);
 
   /// Lets the keeper close its copy first, which then cannot block it.
   void take_from_keeper(records::descriptor_id number);
@@ -160,7 +161,7 @@ class worker_pool : public std::enable_shared_from_this<worker_pool> {
 
   void work();
 
-  void perform(task& what) noexcept;
+  void perform(task& task) noexcept;
 
   base::unique_fd worker_end_;
   std::mutex keeping_;

@@ -117,11 +117,11 @@ void closer::close(std::vector<kept_fd> files,
   }
 }
 
-void closer::drop(std::list<freeing>& from) noexcept {
-  for (const freeing& each : from) {
+void closer::drop(std::list<freeing>& freeings) noexcept {
+  for (const freeing& each : freeings) {
     freeing_bytes_ -= each.bytes;
   }
-  from.clear();
+  freeings.clear();
 }
 
 std::list<closer::freeing> closer::take_closed() noexcept {

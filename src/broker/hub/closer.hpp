@@ -46,12 +46,12 @@ class closer {
   /// block.
   template <typename Closed>
   bool collect(Closed&& closed) noexcept {
-    std::list<freeing> all = take_closed();
-    for (const freeing& each : all) {
+    std::list<freeing> freeings = take_closed();
+    for (const freeing& each : freeings) {
       closed(each.generation);
     }
-    const bool any = !all.empty();
-    drop(all);
+    const bool any = !freeings.empty();
+    drop(freeings);
     return any;
   }
   /// Returns all charges, now and in later calls of `close`: their budget is about to end.
@@ -96,7 +96,7 @@ class closer {
   };
   /// In the order of closing.
   [[nodiscard]] std::list<freeing> take_closed() noexcept;
-  void drop(std::list<freeing>& from) noexcept;
+  void drop(std::list<freeing>& freeings) noexcept;
 
   std::shared_ptr<state> state_;
   std::vector<kept_fd> held_;

@@ -22,12 +22,12 @@ void counters::count_failure(std::uint64_t code) noexcept {
   }
 }
 
-void counters::count(latency& to, std::uint64_t ns) noexcept {
+void counters::count(latency& latency, std::uint64_t ns) noexcept {
   const std::uint64_t counted = std::min(ns, longest_open_ns);
   const auto* const bound =
       std::lower_bound(open_latency_bounds_ns.begin(), open_latency_bounds_ns.end(), counted);
-  add(to.buckets[static_cast<std::size_t>(bound - open_latency_bounds_ns.begin())]);
-  add(to.sum_ns, counted);
+  add(latency.buckets[static_cast<std::size_t>(bound - open_latency_bounds_ns.begin())]);
+  add(latency.sum_ns, counted);
 }
 
 void counters::reported(const wire::report& from_client) noexcept {
@@ -55,7 +55,7 @@ void counters::state_of(const core::domain& now) noexcept {
 }
 
 broker_statistics counters::read() const {
-  const auto value = [](const counter& of) { return of.load(std::memory_order_relaxed); };
+  const auto value = [](const counter& counter) { return counter.load(std::memory_order_relaxed); };
   broker_statistics result;
   result.segments = value(segments_);
   result.allocated_bytes = value(allocated_bytes_);
@@ -79,7 +79,7 @@ broker_statistics counters::read() const {
 }
 
 report_counts counters::reports() const noexcept {
-  const auto value = [](const counter& of) { return of.load(std::memory_order_relaxed); };
+  const auto value = [](const counter& counter) { return counter.load(std::memory_order_relaxed); };
   report_counts result;
   result.items = value(items_);
   result.item_bytes = value(item_bytes_);

@@ -75,10 +75,10 @@ class counters {
     counter sum_ns{0};
   };
 
-  static void add(counter& to, std::uint64_t more = 1) noexcept {
-    to.store(to.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  static void add(counter& counter, std::uint64_t more = 1) noexcept {
+    counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   }
-  static void count(latency& to, std::uint64_t ns) noexcept;
+  static void count(latency& latency, std::uint64_t ns) noexcept;
   void count_failure(std::uint64_t code) noexcept;
 
   counter segments_{0};

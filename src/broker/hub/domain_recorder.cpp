@@ -125,10 +125,10 @@ void domain_recorder::note(gpushm::generation generation, bool exists) noexcept 
     return;
   }
   if (exists) {
-    const core::segment& what = domain_.segment_of(generation);
+    const core::segment& step = domain_.segment_of(generation);
     const kept_fd* const page =
-        what.backend == backend::signals && what.payload ? files_of(what).writable() : nullptr;
-    ledger_->note(what, page != nullptr ? page_identity_of(page->get()) : page_identity{});
+        step.backend == backend::signals && step.payload ? files_of(step).writable() : nullptr;
+    ledger_->note(step, page != nullptr ? page_identity_of(page->get()) : page_identity{});
   } else {
     ledger_->erase(generation);
   }
@@ -197,8 +197,8 @@ kept_fd domain_recorder::keep(base::guarded_fd file) {
 }
 
 std::optional<wire::receipt> domain_recorder::receipt_for(core::session_id member,
-                                                          const core::segment& what) const {
-  if (ledger_ == nullptr || !what.creator.uid_known) {
+                                                          const core::segment& step) const {
+  if (ledger_ == nullptr || !step.creator.uid_known) {
     return std::nullopt;
   }
   const core::peer& who = domain_.peer_of(member);
@@ -206,22 +206,22 @@ std::optional<wire::receipt> domain_recorder::receipt_for(core::session_id membe
     return std::nullopt;
   }
   // Another member that has handed it back is not its creator.
-  const bool is_by_another = what.payload && !files_of(what).is_by_creator.value_or(true);
+  const bool is_by_another = step.payload && !files_of(step).is_by_creator.value_or(true);
   const bool is_creator =
-      what.creator_session == member && what.creator.uid == who.uid && !is_by_another;
-  return ledger_->receipt_for(what.name, what.generation, who.uid, is_creator);
+      step.creator_session == member && step.creator.uid == who.uid && !is_by_another;
+  return ledger_->receipt_for(step.name, step.generation, who.uid, is_creator);
 }
 
 void domain_recorder::check_name(std::string_view name,
-                                 const core::peer& who,
+                                 const core::peer& peer,
                                  bool may_pass) const {
   if (ledger_ != nullptr && !may_pass) {
-    ledger_->check_name(name, who);
+    ledger_->check_name(name, peer);
   }
 }
 
 core::lost_segment domain_recorder::check_return(const wire::reserve& offered,
-                                                 const core::peer& who) const {
+                                                 const core::peer& peer) const {
   if (ledger_ == nullptr) {
     throw error(errc::gone_or_replaced,
                 {},
@@ -229,26 +229,28 @@ core::lost_segment domain_recorder::check_return(const wire::reserve& offered,
                 "this broker does not take back what an earlier one has lost",
                 "create it again");
   }
-  return ledger_->check_return(offered, who.uid_known ? std::optional(who.uid) : std::nullopt);
+  return ledger_->check_return(offered, peer.uid_known ? std::optional(peer.uid) : std::nullopt);
 }
 
-void domain_recorder::note_return(gpushm::generation generation, const core::peer& who) {
+void domain_recorder::note_return(gpushm::generation generation, const core::peer& peer) {
   if (ledger_ != nullptr) {
-    ledger_->note_return(generation, who.uid);
+    ledger_->note_return(generation, peer.uid);
   }
 }
 
-bool domain_recorder::gives_way(const core::lost_segment& what,
-                                const core::peer& to) const noexcept {
-  const core::segment* const held = domain_.find_segment(what.generation);
+bool domain_recorder::gives_way(const core::lost_segment& step,
+                                const core::peer& peer) const noexcept {
+  const core::segment* const held = domain_.find_segment(step.generation);
   return held != nullptr && !held->published && held->payload &&
          !files_of(*held).is_by_creator.value_or(true) &&
-         (what.is_creator || (ledger_ != nullptr && ledger_->is_overdue(what.generation, to.uid)));
+         (step.is_creator ||
+          (ledger_ != nullptr && ledger_->is_overdue(step.generation, peer.uid)));
 }
 
-void domain_recorder::check_returner(gpushm::generation generation, core::session_id by) const {
+void domain_recorder::check_returner(gpushm::generation generation,
+                                     core::session_id session) const {
   const core::segment* const held = domain_.find_segment(generation);
-  if (ledger_ != nullptr && held != nullptr && held->creator_session != by &&
+  if (ledger_ != nullptr && held != nullptr && held->creator_session != session &&
       ledger_->is_missing(generation)) {
     throw error(errc::already_exists,
                 {},
@@ -258,8 +260,9 @@ void domain_recorder::check_returner(gpushm::generation generation, core::sessio
   }
 }
 
-void domain_recorder::check_publication(const wire::publish& message, core::session_id by) const {
-  check_returner(message.generation, by);
+void domain_recorder::check_publication(const wire::publish& message,
+                                        core::session_id session) const {
+  check_returner(message.generation, session);
   if (ledger_ != nullptr) {
     ledger_->check_publication(message.generation, message.metadata);
   }

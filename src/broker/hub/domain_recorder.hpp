@@ -42,8 +42,8 @@ class domain_recorder {
   void record(const segment_files& files, std::size_t changed = 0) noexcept;
   /// Returns the charges for what has been closed, which is not recorded any longer. Returns false
   /// if there is nothing new.
-  bool collect(closer& of) noexcept {
-    return of.collect([this](gpushm::generation each) { is_closed(each); });
+  bool collect(closer& closer) noexcept {
+    return closer.collect([this](gpushm::generation each) { is_closed(each); });
   }
   /// The files of a segment that has ended are closed.
   void is_closed(gpushm::generation generation) noexcept;
@@ -68,22 +68,23 @@ class domain_recorder {
 
   /// Nothing if the member's uid is not known, or the segment cannot be handed back.
   [[nodiscard]] std::optional<wire::receipt> receipt_for(core::session_id member,
-                                                         const core::segment& what) const;
+                                                         const core::segment& step) const;
   /// For a new segment. Names of what was lost wait for those that have it: throws as
   /// `segment_ledger::check_name`. `may_pass`: the member need not wait.
-  void check_name(std::string_view name, const core::peer& who, bool may_pass) const;
+  void check_name(std::string_view name, const core::peer& peer, bool may_pass) const;
   /// Throws as `segment_ledger::check_return`.
   [[nodiscard]] core::lost_segment check_return(const wire::reserve& offered,
-                                                const core::peer& who) const;
+                                                const core::peer& peer) const;
   /// Another member than its creator has begun to hand it back.
-  void note_return(gpushm::generation generation, const core::peer& who);
-  /// Whether a member that is at handing `what` back gives way to `who`.
-  [[nodiscard]] bool gives_way(const core::lost_segment& what, const core::peer& to) const noexcept;
-  /// Throws already_exists if another member is at handing it back, to which `by` has given way:
-  /// the generation alone does not tell the reservations of the two apart.
-  void check_returner(gpushm::generation generation, core::session_id by) const;
+  void note_return(gpushm::generation generation, const core::peer& peer);
+  /// Whether a member that is at handing `step` back gives way to `who`.
+  [[nodiscard]] bool gives_way(const core::lost_segment& step,
+                               const core::peer& peer) const noexcept;
+  /// Throws already_exists if another member is at handing it back, to which `session` has given
+  /// way: the generation alone does not tell the reservations of the two apart.
+  void check_returner(gpushm::generation generation, core::session_id session) const;
   /// Throws as `check_returner` and `segment_ledger::check_publication`.
-  void check_publication(const wire::publish& message, core::session_id by) const;
+  void check_publication(const wire::publish& message, core::session_id session) const;
   /// Of a timeline page that is handed back; not known without a ledger.
   [[nodiscard]] page_identity page_of(gpushm::generation generation) const noexcept;
   /// The time to hand back what an earlier broker has lost is over.

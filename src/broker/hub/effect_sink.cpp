@@ -10,7 +10,7 @@
 
 namespace gpushm::broker_detail {
 
-void effect_sink::settle(session* from, prepared reply) noexcept {
+void effect_sink::settle(session* session, prepared reply) noexcept {
   counters_.state_of(domain_);  // before the reply, so that its client sees it counted
   core::effects& wanted = domain_.pending();
   std::size_t slots = 0;
@@ -31,7 +31,7 @@ void effect_sink::settle(session* from, prepared reply) noexcept {
     } else if (replies < wanted.replies.size()) {
       deliver(std::move(wanted.replies[replies++]));
     } else if (!reply.empty()) {
-      send(from, std::exchange(reply, {}));
+      send(session, std::exchange(reply, {}));
     } else if (questions < wanted.questions.size()) {
       questions += send_questions(std::span(wanted.questions).subspan(questions));
     } else if (changes < wanted.changes.size()) {
@@ -73,23 +73,23 @@ std::size_t effect_sink::send_questions(std::span<const core::question> question
 }
 
 /// If memory is short, cancels the open and replies with the failure.
-void effect_sink::send_waiting(const core::open_waits& what) noexcept {
-  session* const to = session_of(domain_, what.session);
+void effect_sink::send_waiting(const core::open_waits& waits) noexcept {
+  session* const to = session_of(domain_, waits.session);
   try {
-    wire::waiting message{what.index};
+    wire::waiting message{waits.index};
     outgoing packet;
-    if (what.offered) {
-      packet.files = shared_files_of(*what.offered);
-      message.segment = fields_of(*what.offered);
+    if (waits.offered) {
+      packet.files = shared_files_of(*waits.offered);
+      message.segment = fields_of(*waits.offered);
       message.chunk_bytes = carry_chunks(packet, 0);
-      message.ticket = what.offered->ticket;
+      message.ticket = waits.offered->ticket;
     }
-    send(to, prepare(what.request, std::move(message), std::move(packet)));
+    send(to, prepare(waits.request, std::move(message), std::move(packet)));
   } catch (const std::bad_alloc&) {
-    if (domain_.cancel(what.session, what.request, what.index)) {
+    if (domain_.cancel(waits.session, waits.request, waits.index)) {
       counters_.open_failed(errc::out_of_memory);
     }
-    fail(to, what.request, what.index, nullptr);
+    fail(to, waits.request, waits.index, nullptr);
   }
 }
 
@@ -129,19 +129,19 @@ void effect_sink::deliver(core::open_reply reply) noexcept {
 }
 
 prepared effect_sink::opened(const core::open_reply& reply) const {
-  const core::segment& found = *reply.found;
+  const core::segment& segment = *reply.found;
   outgoing packet;
-  packet.files = shared_files_of(found);
-  packet.metadata = found.metadata;
+  packet.files = shared_files_of(segment);
+  packet.metadata = segment.metadata;
   packet.on_event_lane = reply.late;
   auto sizes = carry_chunks(packet, 0);
   return prepare(reply.request,
                  wire::opened{reply.index,
-                              fields_of(found),
+                              fields_of(segment),
                               {},
                               std::move(sizes),
-                              found.ticket,
-                              record_.receipt_for(reply.session, found)},
+                              segment.ticket,
+                              record_.receipt_for(reply.session, segment)},
                  std::move(packet));
 }
 
@@ -201,14 +201,14 @@ void effect_sink::end_turn() noexcept {
   out_.record_events();
 }
 
-void effect_sink::send_event(session* to,
+void effect_sink::send_event(session* session,
                              std::uint64_t subscription,
-                             const core::change& what) noexcept {
-  if (to == nullptr || to->dropped) {
+                             const core::change& change) noexcept {
+  if (session == nullptr || session->dropped) {
     return;
   }
-  if (!out_.takes_event(*to, subscription)) {
-    out_.lose_event(*to, subscription);
+  if (!out_.takes_event(*session, subscription)) {
+    out_.lose_event(*session, subscription);
     return;
   }
   try {
@@ -216,51 +216,56 @@ void effect_sink::send_event(session* to,
     packet.subscription = subscription;
     packet.is_reply = false;
     packet.on_event_lane = true;
-    out_.send(
-        *to,
-        prepare(
-            subscription,
-            wire::event{what.kind, what.of->name, what.of->generation, what.leases, what.peer_pid},
-            std::move(packet)));
+    out_.send(*session,
+              prepare(subscription,
+                      wire::event{change.kind,
+                                  change.of->name,
+                                  change.of->generation,
+                                  change.leases,
+                                  change.peer_pid},
+                      std::move(packet)));
   } catch (const std::bad_alloc&) {
-    out_.lose_event(*to, subscription);
+    out_.lose_event(*session, subscription);
   }
 }
 
-void effect_sink::reject(session& by, std::uint64_t id, std::string_view cause) {
+void effect_sink::reject(session& session, std::uint64_t id, std::string_view cause) {
   counters_.requests().refused(request_kind::other, errc::protocol_error);
   try {
     const error why(errc::protocol_error, {}, {}, cause, "use a client of protocol version 2");
-    fail(&by, id, 0, &why);
+    fail(&session, id, 0, &why);
   } catch (const std::bad_alloc&) {
-    fail(&by, id, 0, nullptr);
+    fail(&session, id, 0, nullptr);
   }
-  drop(by, cause);
+  drop(session, cause);
 }
 
-void effect_sink::drop(session& of, std::string_view why) noexcept {
-  if (!std::exchange(of.dropped, true)) {
-    of.rest.reset();
-    out_.record(of);
-    out_.drop(of, why);
-  }
-}
-
-void effect_sink::send(session* to, prepared packet) noexcept {
-  if (to != nullptr && !to->dropped) {
-    out_.send(*to, std::move(packet));
+void effect_sink::drop(session& session, std::string_view why) noexcept {
+  if (!std::exchange(session.dropped, true)) {
+    session.rest.reset();
+    out_.record(session);
+    out_.drop(session, why);
   }
 }
 
-void effect_sink::fail(
-    session* to, std::uint64_t id, std::uint32_t index, const error* why, lane_kind on) noexcept {
-  if (to == nullptr) {
+void effect_sink::send(session* target, prepared packet) noexcept {
+  if (target != nullptr && !target->dropped) {
+    out_.send(*target, std::move(packet));
+  }
+}
+
+void effect_sink::fail(session* session,
+                       std::uint64_t id,
+                       std::uint32_t index,
+                       const error* why,
+                       lane_kind kind) noexcept {
+  if (session == nullptr) {
     return;
   }
   const auto attempt = [&](const error& reason) {
     outgoing packet;
-    packet.on_event_lane = on == lane_kind::events;
-    send(to,
+    packet.on_event_lane = kind == lane_kind::events;
+    send(session,
          prepare(
              id,
              wire::failure{index, reason.code(), reason.cause(), reason.next_step(), reason.pid()},
@@ -276,7 +281,7 @@ void effect_sink::fail(
   try {
     attempt(core::broker_out_of_memory());
   } catch (const std::bad_alloc&) {
-    drop(*to, "no memory for a reply");
+    drop(*session, "no memory for a reply");
   }
 }
 

@@ -51,16 +51,16 @@ class effect_sink {
   ~effect_sink() = default;
 
   /// Carries out the domain's effects and queues the reply of the request that caused them.
-  void settle(session* from = nullptr, prepared reply = {}) noexcept;
+  void settle(session* session = nullptr, prepared reply = {}) noexcept;
   /// Queues a failure. `why` null: out of memory.
-  void fail(session* to,
+  void fail(session* session,
             std::uint64_t id,
             std::uint32_t index,
             const error* why,
-            lane_kind on = lane_kind::requests) noexcept;
+            lane_kind kind = lane_kind::requests) noexcept;
   /// Queues an error with `cause` and drops the session.
-  void reject(session& by, std::uint64_t id, std::string_view cause);
-  void drop(session& of, std::string_view why) noexcept;
+  void reject(session& session, std::uint64_t id, std::string_view cause);
+  void drop(session& session, std::string_view why) noexcept;
 
   /// Some subscribers have not got all events.
   [[nodiscard]] bool has_events() const noexcept { return !unsent_.empty(); }
@@ -87,13 +87,15 @@ class effect_sink {
   /// Of a turn: 512 events, which is a millisecond.
   static constexpr std::size_t effort_per_turn = 512 * (core::domain::effort_of_event + 1);
 
-  void send(session* to, prepared packet) noexcept;
+  void send(session* target, prepared packet) noexcept;
   void deliver(core::open_reply reply) noexcept;
   [[nodiscard]] prepared opened(const core::open_reply& reply) const;
   [[nodiscard]] std::size_t send_questions(std::span<const core::question> questions) noexcept;
-  void send_waiting(const core::open_waits& what) noexcept;
+  void send_waiting(const core::open_waits& waits) noexcept;
   void send_event(core::change cause) noexcept;
-  void send_event(session* to, std::uint64_t subscription, const core::change& what) noexcept;
+  void send_event(session* session,
+                  std::uint64_t subscription,
+                  const core::change& change) noexcept;
   void send_some(unsent_change& unsent, std::size_t& effort) noexcept;
 
   core::domain& domain_;

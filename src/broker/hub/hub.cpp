@@ -40,8 +40,8 @@ hub::~hub() {
   }
 }
 
-void hub::accept(const std::shared_ptr<session>& created, const core::peer& who) {
-  domain_.connect(created->number, who, created);
+void hub::accept(const std::shared_ptr<session>& created, const core::peer& peer) {
+  domain_.connect(created->number, peer, created);
   out_.record(*created);
   effects_.settle();
   finish();
@@ -55,8 +55,8 @@ void hub::restore(std::shared_ptr<session> created) {
 
 void hub::restore(gpushm::generation generation, std::shared_ptr<segment_files> files) {
   files->generation = generation;
-  const core::segment& of = domain_.segment_of(generation);
-  files->charge_to(of, of.held);
+  const core::segment& segment = domain_.segment_of(generation);
+  files->charge_to(segment, segment.held);
   files->closed_by = closer_;
   const bool is_page = files->writable() != nullptr;
   domain_.set_payload(generation, std::move(files));
@@ -66,12 +66,12 @@ void hub::restore(gpushm::generation generation, std::shared_ptr<segment_files> 
 }
 
 std::shared_ptr<segment_files> hub::restore_freed(gpushm::generation generation,
-                                                  const core::saved_segment& what,
+                                                  const core::saved_segment& segment,
                                                   std::vector<kept_fd> chunks) {
   auto files = std::make_shared<segment_files>();
   files->generation = generation;
   files->closed_by = closer_;
-  files->charge_to(what, domain_.charges_of_existing(what, what.creator));
+  files->charge_to(segment, domain_.charges_of_existing(segment, segment.creator));
   if (chunks.empty()) {
     record_.is_closed(generation);
   } else {
@@ -94,10 +94,10 @@ bool hub::remove_unheld(gpushm::generation generation) {
   return is_removed;
 }
 
-void hub::lose_device(core::lost_device what, std::function<void()> done) {
+void hub::lose_device(core::lost_device device, std::function<void()> done) {
   when_devices_are_lost_.push_back(std::move(done));
   try {
-    domain_.lose_device(std::move(what));
+    domain_.lose_device(std::move(device));
   } catch (...) {
     when_devices_are_lost_.pop_back();
     throw;
@@ -157,9 +157,9 @@ void hub::send_events() noexcept {
   finish();
 }
 
-void hub::wait_for_events(session& by, std::uint64_t put_off_before) const noexcept {
+void hub::wait_for_events(session& session, std::uint64_t put_off_before) const noexcept {
   if (effects_.put_off() != put_off_before) {
-    by.waits_for_events = effects_.put_off();
+    session.waits_for_events = effects_.put_off();
   }
 }
 
@@ -175,20 +175,20 @@ void hub::close(std::vector<kept_fd> files) noexcept {
   }
 }
 
-bool hub::receive(session& from,
+bool hub::receive(session& session,
                   std::span<const std::byte> packet,
                   std::vector<kept_fd>&& descriptors,
                   core::time_point now,
                   std::size_t foreign,
-                  lane_kind on) {
+                  lane_kind lane_kind) {
   const auto begin = std::chrono::steady_clock::now();  // `now` may be a test's
   domain_.at(now);
   const std::uint64_t put_off = effects_.put_off();
   request_kind kind = request_kind::other;
-  const bool is_handled = receive_one(from, packet, descriptors, foreign, on, kind);
-  wait_for_events(from, put_off);
+  const bool is_handled = receive_one(session, packet, descriptors, foreign, lane_kind, kind);
+  wait_for_events(session, put_off);
   if (!is_handled) {
-    record_.is_not_handled(from.number, on);
+    record_.is_not_handled(session.number, lane_kind);
   }
   finish();
   if (is_handled) {
@@ -197,13 +197,13 @@ bool hub::receive(session& from,
   return is_handled;
 }
 
-bool hub::receive_one(session& from,
+bool hub::receive_one(session& session,
                       std::span<const std::byte> packet,
                       std::vector<kept_fd>& descriptors,
                       std::size_t foreign,
-                      lane_kind on,
+                      lane_kind lane_kind,
                       request_kind& kind) {
-  if (from.dropped) {
+  if (session.dropped) {
     close(std::move(descriptors));
     return true;
   }
@@ -214,34 +214,34 @@ bool hub::receive_one(session& from,
     counters_.requests().refused(kind, errc::out_of_memory);
     close(std::move(descriptors));
     if (const std::uint64_t id = wire::id_of(packet); id != 0) {  // without an id: no reply
-      effects_.fail(&from, id, 0, nullptr);
+      effects_.fail(&session, id, 0, nullptr);
     }
-    if (on == lane_kind::events) {
-      domain_.resend_questions(from.number);  // the lost packet may have been its replies
+    if (lane_kind == lane_kind::events) {
+      domain_.resend_questions(session.number);  // the lost packet may have been its replies
       effects_.settle();
     }
     return true;
   }
   if (!message) {
     close(std::move(descriptors));
-    effects_.reject(from, 0, "the packet is not a message of this protocol");
+    effects_.reject(session, 0, "the packet is not a message of this protocol");
     return true;
   }
-  if ((on == lane_kind::events) != wire::is_sent_on_event_lane(message->body)) {
+  if ((lane_kind == lane_kind::events) != wire::is_sent_on_event_lane(message->body)) {
     close(std::move(descriptors));
-    effects_.reject(from, message->id, "message received on the wrong lane");
+    effects_.reject(session, message->id, "message received on the wrong lane");
     return true;
   }
   kind = kind_of(message->body);
   const requests::context request{
-      from, from.number, message->id, descriptors, domain_.now(), foreign};
+      session, session.number, message->id, descriptors, domain_.now(), foreign};
   prepared reply;
   std::optional<error> refused;
   bool failed = false;
   try {
     reply = requests_.handle(request, message->body);
   } catch (const retry_later&) {
-    effects_.settle(&from, {});
+    effects_.settle(&session, {});
     return false;
   } catch (const error& why) {
     failed = true;
@@ -249,17 +249,18 @@ bool hub::receive_one(session& from,
   } catch (const std::bad_alloc&) {
     failed = true;
   }
-  effects_.settle(&from, std::move(reply));
+  effects_.settle(&session, std::move(reply));
   if (failed) {
     counters_.requests().refused(kind, refused ? refused->code() : errc::out_of_memory);
-    effects_.fail(&from, message->id, 0, refused ? &*refused : nullptr);
+    effects_.fail(&session, message->id, 0, refused ? &*refused : nullptr);
   }
   close(std::move(descriptors));  // those not moved from
   return true;
 }
 
-std::size_t hub::descriptors_taken(const session& by, std::span<const std::byte> packet) const {
-  return requests_.descriptors_taken(by, packet);
+std::size_t hub::descriptors_taken(const session& session,
+                                   std::span<const std::byte> packet) const {
+  return requests_.descriptors_taken(session, packet);
 }
 
 void hub::catch_up() noexcept {
@@ -267,18 +268,19 @@ void hub::catch_up() noexcept {
   finish();
 }
 
-void hub::resume(session& of) {
+void hub::resume(session& session) {
   const std::uint64_t put_off = effects_.put_off();
-  if (of.waits_for_events != 0) {
+  if (session.waits_for_events != 0) {
     effects_.send_events();
-    of.waits_for_events = effects_.caught_up() < of.waits_for_events ? of.waits_for_events : 0;
-  } else if (of.resumes) {
-    of.resumes = domain_.resume_some(of.number);
+    session.waits_for_events =
+        effects_.caught_up() < session.waits_for_events ? session.waits_for_events : 0;
+  } else if (session.resumes) {
+    session.resumes = domain_.resume_some(session.number);
     effects_.settle();
   } else {
-    requests_.open_some(of);
+    requests_.open_some(session);
   }
-  wait_for_events(of, put_off);
+  wait_for_events(session, put_off);
   finish();
 }
 
@@ -287,7 +289,7 @@ void hub::end_returns() noexcept {
 }
 
 /// The packet counts as handled: without memory, too, it must get a reply.
-void hub::receive_without_descriptors(session& from,
+void hub::receive_without_descriptors(session& session,
                                       std::span<const std::byte> packet,
                                       bool is_keeper_behind) noexcept {
   std::uint64_t id = wire::id_of(packet);
@@ -295,7 +297,7 @@ void hub::receive_without_descriptors(session& from,
   try {
     const std::optional<wire::message> message = wire::decode(packet);
     if (!message) {
-      violate(from, 0, "the packet is not a message of this protocol");
+      violate(session, 0, "the packet is not a message of this protocol");
       return;
     }
     id = message->id;
@@ -308,10 +310,10 @@ void hub::receive_without_descriptors(session& from,
                                   "the broker has no room for the descriptors of this message",
                                   "raise the broker's open file limit, or remove segments");
     counters_.requests().refused(kind, why.code());
-    effects_.fail(&from, id, 0, &why);
+    effects_.fail(&session, id, 0, &why);
   } catch (const std::bad_alloc&) {
     counters_.requests().refused(kind, errc::out_of_memory);
-    effects_.fail(&from, id, 0, nullptr);
+    effects_.fail(&session, id, 0, nullptr);
   }
   finish();
 }
@@ -334,12 +336,12 @@ void hub::discard(std::vector<kept_fd> descriptors) noexcept {
   finish();
 }
 
-void hub::receive_truncated(session& from) {
-  violate(from, 0, "a packet or its descriptors exceed the broker's limits");
+void hub::receive_truncated(session& session) {
+  violate(session, 0, "a packet or its descriptors exceed the broker's limits");
 }
 
-void hub::violate(session& by, std::uint64_t id, std::string_view cause) {
-  effects_.reject(by, id, cause);
+void hub::violate(session& session, std::uint64_t id, std::string_view cause) {
+  effects_.reject(session, id, cause);
   finish();
 }
 

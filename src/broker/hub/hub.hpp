@@ -58,9 +58,9 @@ class hub final {
   /// Keeps the session until `lose`, `hang_up` or a session that resumes it erases it. Throws
   /// too_many_connections, too_many_descriptors, out_of_memory, share_exceeded; the session is then
   /// not kept.
-  void accept(const std::shared_ptr<session>& created, const core::peer& who);
+  void accept(const std::shared_ptr<session>& created, const core::peer& peer);
   /// Throws what `accept` would throw now. Changes nothing.
-  void check_room_for(const core::peer& who) { domain_.check_room_for(who); }
+  void check_room_for(const core::peer& peer) { domain_.check_room_for(peer); }
   /// Null: no such session, or it was erased.
   [[nodiscard]] session* find(core::session_id number) const noexcept {
     return session_of(domain_, number);
@@ -71,22 +71,22 @@ class hub final {
   }
   /// How many descriptors a packet must have for its request to take them; 0: it takes none, and is
   /// refused if it has any. Changes nothing. Throws std::bad_alloc.
-  [[nodiscard]] std::size_t descriptors_taken(const session& by,
+  [[nodiscard]] std::size_t descriptors_taken(const session& session,
                                               std::span<const std::byte> packet) const;
   /// `foreign`: number of descriptors that came with the packet and are not taken: they are not of
   /// a kind that members send, or not as many as the request takes. Returns false if the keeper is
   /// too busy for what the request needs, or it needs memory that is being freed: receive it again
   /// later. Nothing has changed then, also not `descriptors`, and the packet is no longer recorded
   /// as handled. Likewise if the request takes several turns: a part of it is done.
-  bool receive(session& from,
+  bool receive(session& session,
                std::span<const std::byte> packet,
                std::vector<kept_fd>&& descriptors,
                core::time_point now,
                std::size_t foreign = 0,
-               lane_kind on = lane_kind::requests);
+               lane_kind lane_kind = lane_kind::requests);
   /// The packet is complete, but this process had no room for its descriptors, or the keeper has
   /// not stored them because it does not read. Refuses the request.
-  void receive_without_descriptors(session& from,
+  void receive_without_descriptors(session& session,
                                    std::span<const std::byte> packet,
                                    bool is_keeper_behind = false) noexcept;
   /// Returns the charges for memory that has been freed. Call it while `closer::is_freeing`.
@@ -94,16 +94,16 @@ class hub final {
   /// Closes descriptors of a packet that is not handled.
   void discard(std::vector<kept_fd> descriptors) noexcept;
   /// A packet was too large: sends the session an error and drops it.
-  void receive_truncated(session& from);
+  void receive_truncated(session& session);
   /// Sends the session an error with `cause` and drops it.
-  void violate(session& by, std::uint64_t id, std::string_view cause);
+  void violate(session& session, std::uint64_t id, std::string_view cause);
   /// For a session and the files of a segment that the predecessor had. Precondition: they exist.
   void restore(std::shared_ptr<session> created);
   void restore(gpushm::generation generation, std::shared_ptr<segment_files> files);
   /// For a segment that had ended while the predecessor had not closed its files yet: those that
   /// are left. They are charged, and closed when the result is destroyed. Throws std::bad_alloc.
   [[nodiscard]] std::shared_ptr<segment_files> restore_freed(gpushm::generation generation,
-                                                             const core::saved_segment& what,
+                                                             const core::saved_segment& segment,
                                                              std::vector<kept_fd> chunks);
   /// A part of the segment's memory is gone (`segment_files::is_lost`): removes it.
   void lose_memory(gpushm::generation generation);
@@ -111,13 +111,13 @@ class hub final {
   [[nodiscard]] bool remove_unheld(gpushm::generation generation);
   /// See core::domain::lose_device. Calls `done` once the state of all its segments is permanent,
   /// in a later turn. `done` must not throw.
-  void lose_device(core::lost_device what, std::function<void()> done);
+  void lose_device(core::lost_device device, std::function<void()> done);
   /// Records everything that could not be recorded; if that fails again, `outbox::retry_recording`
   /// is called.
   void catch_up() noexcept;
   /// Queues some events that it `waits_for_events`, opens some names of `rest`, or takes some of
   /// what `resumes` is about. All must be over before the session's next request is received.
-  void resume(session& of);
+  void resume(session& session);
   /// While this is true, no request is received: who has sent one calls `send_events` in its turns.
   [[nodiscard]] bool has_many_events() const noexcept { return effects_.has_many_events(); }
   /// Queues some events that subscribers have not got.
@@ -127,9 +127,9 @@ class hub final {
     return domain_.has_work() || effects_.has_events();
   }
   void work();
-  void mute(const session& of) { domain_.mute(of.number); }
-  [[nodiscard]] core::charges new_charges(const session& of) {
-    return domain_.new_charges(of.number);
+  void mute(const session& session) { domain_.mute(session.number); }
+  [[nodiscard]] core::charges new_charges(const session& session) {
+    return domain_.new_charges(session.number);
   }
   /// The connection is closed: ends some of its opens that wait. Returns true if more are left:
   /// call it again, in another turn, before `lose`.
@@ -141,8 +141,8 @@ class hub final {
   /// The connection is closed, and its process has exited or sent a goodbye. Erases the session. No
   /// effect if it was erased already.
   void hang_up(core::session_id number);
-  void set_fence_wait(core::session_id number, fence_wait what) {
-    domain_.set_fence_wait(number, what);
+  void set_fence_wait(core::session_id number, fence_wait wait) {
+    domain_.set_fence_wait(number, wait);
     effects_.settle();
     finish();
   }
@@ -180,14 +180,14 @@ class hub final {
   [[nodiscard]] std::uint64_t freeing_bytes() const noexcept { return counters_.freeing_bytes(); }
 
  private:
-  [[nodiscard]] bool receive_one(session& from,
+  [[nodiscard]] bool receive_one(session& session,
                                  std::span<const std::byte> packet,
                                  std::vector<kept_fd>& descriptors,
                                  std::size_t foreign,
-                                 lane_kind on,
+                                 lane_kind lane_kind,
                                  request_kind& kind);
   void disconnect(core::session_id number);
-  void wait_for_events(session& by, std::uint64_t put_off_before) const noexcept;
+  void wait_for_events(session& session, std::uint64_t put_off_before) const noexcept;
   /// At the end of every public function: makes what has changed permanent, and then sends replies.
   void finish() noexcept;
   void close(std::vector<kept_fd> files) noexcept;

@@ -54,17 +54,17 @@ std::vector<std::uint64_t> carry_chunks(outgoing& packet, std::size_t first) {
   return sizes;
 }
 
-wire::segment fields_of(const core::segment& what) {
-  wire::segment result{static_cast<const base::segment_facts&>(what)};
-  result.generation = what.generation;
-  result.slot = what.slot;
-  result.published = what.published;
-  result.state = what.state();
-  result.leases = static_cast<std::uint32_t>(what.leases.size());
-  result.creator_uid = what.creator.uid;
-  result.creator_pid = what.creator.pid;
-  result.creator_alive = what.creator_session != 0;
-  result.metadata_bytes = what.metadata_bytes();
+wire::segment fields_of(const core::segment& segment) {
+  wire::segment result{static_cast<const base::segment_facts&>(segment)};
+  result.generation = segment.generation;
+  result.slot = segment.slot;
+  result.published = segment.published;
+  result.state = segment.state();
+  result.leases = static_cast<std::uint32_t>(segment.leases.size());
+  result.creator_uid = segment.creator.uid;
+  result.creator_pid = segment.creator.pid;
+  result.creator_alive = segment.creator_session != 0;
+  result.metadata_bytes = segment.metadata_bytes();
   return result;
 }
 

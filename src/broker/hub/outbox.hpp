@@ -108,13 +108,13 @@ class outbox {
   outbox& operator=(const outbox&) = delete;
   virtual ~outbox() = default;
   /// Queues a packet, which `deliver` sends. Precondition: at most one.
-  virtual void send(session& to, prepared packet) noexcept = 0;
+  virtual void send(session& target, prepared packet) noexcept = 0;
   /// Sends queued packets that are replies; everything is recorded.
   virtual void deliver() noexcept = 0;
   /// Records the session's state, in the next commit.
-  virtual void record(const session& of) noexcept = 0;
+  virtual void record(const session& session) noexcept = 0;
   /// Records the session, and everything that is queued for it.
-  virtual void record_all(session& of) noexcept = 0;
+  virtual void record_all(session& session) noexcept = 0;
   /// Records how many events are queued for each session, in the next commit. Called once for all
   /// that the hub has sent.
   virtual void record_events() noexcept {}
@@ -127,16 +127,16 @@ class outbox {
     return true;
   }
   /// An event was lost for lack of memory: the subscriber must read its segments again (resync).
-  virtual void lose_event(session& of, std::uint64_t subscription) noexcept = 0;
+  virtual void lose_event(session& session, std::uint64_t subscription) noexcept = 0;
   /// Closes the connection after queued packets are sent, then calls `hub::lose`. `why` is for the
   /// log.
-  virtual void drop(session& of, std::string_view why) noexcept = 0;
+  virtual void drop(session& session, std::string_view why) noexcept = 0;
   /// Creates the session's second socket and returns the client's end. Throws.
-  [[nodiscard]] virtual kept_fd open_event_lane(session& of) = 0;
+  [[nodiscard]] virtual kept_fd open_event_lane(session& session) = 0;
   /// Number of packets queued on the event lane so far.
-  [[nodiscard]] virtual std::uint64_t events_queued(const session& of) const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t events_queued(const session& session) const noexcept = 0;
   /// Sets the session's fence. `pidfd` and `life` are empty if and only if `kind` is none.
-  virtual void fence_of(session& of, fence kind, kept_fd pidfd, kept_fd life) = 0;
+  virtual void fence_of(session& session, fence kind, kept_fd pidfd, kept_fd life) = 0;
 };
 
 /// Encodes the body, unless `packet` has metadata or is an event: those are encoded when they are
@@ -146,10 +146,11 @@ class outbox {
 /// their sizes.
 [[nodiscard]] std::vector<std::uint64_t> carry_chunks(outgoing& packet, std::size_t first);
 /// What members see of a segment, without the leases that wait for a fence.
-[[nodiscard]] wire::segment fields_of(const core::segment& what);
+[[nodiscard]] wire::segment fields_of(const core::segment& segment);
 /// Clients of earlier versions cannot decode descriptions of later kinds.
-[[nodiscard]] inline bool is_known_to(const session& member, const core::segment& what) noexcept {
-  return static_cast<std::uint32_t>(what.backend) < member.known_kinds;
+[[nodiscard]] inline bool is_known_to(const session& member,
+                                      const core::segment& segment) noexcept {
+  return static_cast<std::uint32_t>(segment.backend) < member.known_kinds;
 }
 [[nodiscard]] error unknown_kind();
 

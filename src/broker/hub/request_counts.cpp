@@ -44,23 +44,23 @@ struct kind_visitor {
 
 }  // namespace
 
-std::string_view to_string(request_kind of) noexcept {
-  return names.at(static_cast<std::size_t>(of));
+std::string_view to_string(request_kind kind) noexcept {
+  return names.at(static_cast<std::size_t>(kind));
 }
 
 request_kind kind_of(const wire::body& message) noexcept {
   return std::visit(kind_visitor{}, message);
 }
 
-void request_counts::refused(request_kind what, errc why) noexcept {
+void request_counts::refused(request_kind kind, errc why) noexcept {
   const auto code = static_cast<std::size_t>(why);
   if (code < codes) {
-    add(refused_[static_cast<std::size_t>(what)][code]);
+    add(refused_[static_cast<std::size_t>(kind)][code]);
   }
 }
 
-void request_counts::handled(request_kind what, std::chrono::nanoseconds took) noexcept {
-  const auto kind = static_cast<std::size_t>(what);
+void request_counts::handled(request_kind request_kind, std::chrono::nanoseconds took) noexcept {
+  const auto kind = static_cast<std::size_t>(request_kind);
   const auto ns = static_cast<std::uint64_t>(std::max<std::int64_t>(took.count(), 0));
   const auto* const bound = std::lower_bound(
       base::request_latency_bounds_ns.begin(), base::request_latency_bounds_ns.end(), ns);

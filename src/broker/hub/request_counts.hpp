@@ -41,7 +41,7 @@ enum class request_kind : std::uint8_t {
 };
 inline constexpr std::size_t request_kinds = static_cast<std::size_t>(request_kind::cancel) + 1;
 
-[[nodiscard]] std::string_view to_string(request_kind of) noexcept;
+[[nodiscard]] std::string_view to_string(request_kind kind) noexcept;
 [[nodiscard]] request_kind kind_of(const wire::body& message) noexcept;
 
 /// How requests ended, since the start of the process. Written on the broker's strand, read from
@@ -62,8 +62,8 @@ class request_counts {
     std::uint64_t sum_ns = 0;
   };
 
-  void refused(request_kind what, errc why) noexcept;
-  void handled(request_kind what, std::chrono::nanoseconds took) noexcept;
+  void refused(request_kind kind, errc why) noexcept;
+  void handled(request_kind request_kind, std::chrono::nanoseconds took) noexcept;
 
   /// Those that are not zero. Both throw std::bad_alloc.
   [[nodiscard]] std::vector<refusal> refusals() const;
@@ -73,8 +73,8 @@ class request_counts {
   using counter = std::atomic<std::uint64_t>;
   static constexpr std::size_t codes = 64;  // errc values are below
 
-  static void add(counter& to, std::uint64_t more = 1) noexcept {
-    to.store(to.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  static void add(counter& counter, std::uint64_t more = 1) noexcept {
+    counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   }
 
   std::array<std::array<counter, codes>, request_kinds> refused_{};

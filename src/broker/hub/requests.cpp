@@ -91,46 +91,46 @@ requests::requests(config options,
       out_(out),
       counters_(count) {}
 
-std::size_t requests::descriptors_taken(const session& by,
+std::size_t requests::descriptors_taken(const session& session,
                                         std::span<const std::byte> packet) const {
   const std::optional<wire::message> message = wire::decode(packet);
-  if (!message || by.dropped) {
+  if (!message || session.dropped) {
     return 0;
   }
   if (const auto* const hello = std::get_if<wire::hello>(&message->body)) {
-    return by.greeted || hello->fence == fence::none ? 0 : fence_descriptors;
+    return session.greeted || hello->fence == fence::none ? 0 : fence_descriptors;
   }
   const auto* const attach = std::get_if<wire::attach>(&message->body);
-  if (attach == nullptr || !by.greeted) {
+  if (attach == nullptr || !session.greeted) {
     return 0;
   }
   const std::size_t count = attach->chunk_bytes.size();
   try {
     static_cast<void>(
-        domain_.check_attach(by.number, attach->generation, attach->first_chunk, count));
+        domain_.check_attach(session.number, attach->generation, attach->first_chunk, count));
   } catch (const error&) {
     return 0;  // the reply will say why
   }
   return count;
 }
 
-prepared requests::handle(const context& at, const wire::hello& message) {
+prepared requests::handle(const context& context, const wire::hello& message) {
   if (message.version < wire::protocol_version) {
     const std::string cause =
         "this broker does not support protocol version " + std::to_string(message.version);
     const error why(errc::unsupported_version, {}, {}, cause, "update the client");
-    effects_.fail(&at.from, at.id, 0, &why);
-    effects_.drop(at.from, cause);
+    effects_.fail(&context.from, context.id, 0, &why);
+    effects_.drop(context.from, cause);
     return {};
   }
-  if (at.from.has_event_lane) {
-    effects_.reject(at.from, at.id, "second Hello");
+  if (context.from.has_event_lane) {
+    effects_.reject(context.from, context.id, "second Hello");
     return {};
   }
-  take_fence(at, message);
-  const wire::session_token token = new_token(at.number);
-  const auto lane = std::make_shared<const kept_fd>(out_.open_event_lane(at.from));
-  at.from.has_event_lane = true;
+  take_fence(context, message);
+  const wire::session_token token = new_token(context.number);
+  const auto lane = std::make_shared<const kept_fd>(out_.open_event_lane(context.from));
+  context.from.has_event_lane = true;
   const auto welcome = [&](bool resumed) {
     outgoing packet;
     if (config_.state_table >= 0) {
@@ -140,7 +140,7 @@ prepared requests::handle(const context& at, const wire::hello& message) {
     packet.descriptors.push_back(lane->get());
     packet.ids.push_back(lane->id);
     packet.own = lane;
-    return prepare(at.id,
+    return prepare(context.id,
                    wire::welcome{wire::protocol_version,
                                  config_.domain,
                                  config_.epoch,
@@ -157,33 +157,37 @@ prepared requests::handle(const context& at, const wire::hello& message) {
   };
   prepared fresh = welcome(false);
   prepared again = welcome(true);
-  const bool resumed = resume_lost(at.from, message.resume);
-  at.from.resumes = domain_.is_resuming(at.number);
-  at.from.greeted = true;
-  at.from.known_kinds = std::max(message.known_kinds, wire::first_known_kinds);
-  at.from.takes_tables = message.takes_tables;
-  at.from.token = token;
-  out_.record(at.from);
+  const bool resumed = resume_lost(context.from, message.resume);
+  context.from.resumes = domain_.is_resuming(context.number);
+  context.from.greeted = true;
+  context.from.known_kinds = std::max(message.known_kinds, wire::first_known_kinds);
+  context.from.takes_tables = message.takes_tables;
+  context.from.token = token;
+  out_.record(context.from);
   return resumed ? std::move(again) : std::move(fresh);
 }
 
-void requests::take_fence(const context& at, const wire::hello& message) {
+void requests::take_fence(const context& context, const wire::hello& message) {
   const std::size_t announced = message.fence == fence::none ? 0 : fence_descriptors;
-  if (at.came() != announced) {
-    throw wrong_count(at.came(), announced);
+  if (context.came() != announced) {
+    throw wrong_count(context.came(), announced);
   }
   if (announced == 0) {
     return;
   }
-  if (at.foreign != 0 || !is_pidfd(at.descriptors[0].get()) || !is_pipe(at.descriptors[1].get())) {
+  if (context.foreign != 0 || !is_pidfd(context.descriptors[0].get()) ||
+      !is_pipe(context.descriptors[1].get())) {
     throw error(errc::wrong_descriptor_kind,
                 {},
                 {},
                 "the descriptors of Hello are not a pidfd and a pipe",
                 "send a pidfd of the client and the read end of its life pipe");
   }
-  out_.fence_of(at.from, message.fence, std::move(at.descriptors[0]), std::move(at.descriptors[1]));
-  at.descriptors.clear();
+  out_.fence_of(context.from,
+                message.fence,
+                std::move(context.descriptors[0]),
+                std::move(context.descriptors[1]));
+  context.descriptors.clear();
 }
 
 bool requests::resume_lost(const session& successor, const wire::session_token& token) {
@@ -192,10 +196,10 @@ bool requests::resume_lost(const session& successor, const wire::session_token& 
          domain_.resume(lost->number, successor.number);
 }
 
-wire::segment requests::describe(const core::segment& what, core::time_point now) const {
-  wire::segment result = fields_of(what);
-  if (const auto ending = domain_.ending_of(what)) {
-    result.creator_alive = result.creator_alive && !domain_.is_ending(what.creator_session);
+wire::segment requests::describe(const core::segment& segment, core::time_point now) const {
+  wire::segment result = fields_of(segment);
+  if (const auto ending = domain_.ending_of(segment)) {
+    result.creator_alive = result.creator_alive && !domain_.is_ending(segment.creator_session);
     result.ending = ending->count;
     result.ending_pid = ending->pid;
     result.ending_ms = static_cast<std::uint64_t>(
@@ -205,18 +209,18 @@ wire::segment requests::describe(const core::segment& what, core::time_point now
   return result;
 }
 
-prepared requests::handle(const context& at, const wire::reserve& message) {
+prepared requests::handle(const context& context, const wire::reserve& message) {
   if (message.backend == backend::signals) {
     timeline_pages::check_size(message.allocated_bytes);
   }
   std::optional<core::lost_segment> back;
   if (message.generation != 0) {
-    back = record_.check_return(message, domain_.peer_of(at.number));
-    make_way(*back, domain_.peer_of(at.number));
+    back = record_.check_return(message, domain_.peer_of(context.number));
+    make_way(*back, domain_.peer_of(context.number));
   } else {
-    check_name(at, message.name);
+    check_name(context, message.name);
   }
-  const core::segment& created = reserve_when_freed(at, message, back);
+  const core::segment& created = reserve_when_freed(context, message, back);
   const gpushm::generation generation = created.generation;
   const std::uint32_t slot = created.slot;
   try {
@@ -227,7 +231,7 @@ prepared requests::handle(const context& at, const wire::reserve& message) {
     if (back) {
       files->is_by_creator = back->is_creator;
       if (!back->is_creator) {
-        record_.note_return(generation, domain_.peer_of(at.number));
+        record_.note_return(generation, domain_.peer_of(context.number));
       }
     }
     domain_.set_payload(generation, files);
@@ -240,25 +244,25 @@ prepared requests::handle(const context& at, const wire::reserve& message) {
       packet.ids = {writable.id};
     }
     prepared reply =
-        prepare(at.id,
-                wire::reserved{generation, slot, record_.receipt_for(at.number, created)},
+        prepare(context.id,
+                wire::reserved{generation, slot, record_.receipt_for(context.number, created)},
                 std::move(packet));
     if (files->writable() != nullptr) {
-      domain_.attach(at.number, generation, 0, 1);
+      domain_.attach(context.number, generation, 0, 1);
       record_.record(*files);
     }
     return reply;
   } catch (...) {
-    domain_.release(at.number, generation, 1);  // its only lease: undoes the reservation
+    domain_.release(context.number, generation, 1);  // its only lease: undoes the reservation
     throw;
   }
 }
 
 /// A member that begins to hand a segment back and never does so must not keep it from its creator,
 /// and from other readers not for long.
-void requests::make_way(const core::lost_segment& what, const core::peer& to) {
-  if (record_.gives_way(what, to)) {
-    domain_.release(domain_.segment_of(what.generation).creator_session, what.generation, 1);
+void requests::make_way(const core::lost_segment& segment, const core::peer& peer) {
+  if (record_.gives_way(segment, peer)) {
+    domain_.release(domain_.segment_of(segment.generation).creator_session, segment.generation, 1);
     effects_.settle();  // it has ended, before it begins again
   }
 }
@@ -266,27 +270,27 @@ void requests::make_way(const core::lost_segment& what, const core::peer& to) {
 /// Memory of removed segments is charged until it is free. To create, remove and create again must
 /// not fail at the quota. It waits for what was being freed when it came, not for what others free
 /// meanwhile: their churn must not delay a refusal.
-const core::segment& requests::reserve_when_freed(const context& at,
+const core::segment& requests::reserve_when_freed(const context& context,
                                                   const wire::reserve& message,
                                                   const std::optional<core::lost_segment>& back) {
-  const auto waited = std::exchange(at.from.waits_to_reserve, std::nullopt);
+  const auto waited = std::exchange(context.from.waits_to_reserve, std::nullopt);
   if (closer_) {
     record_.collect(*closer_);
   }
   try {
-    return domain_.reserve(at.number, message, back);
+    return domain_.reserve(context.number, message, back);
   } catch (const error& why) {
     const bool is_full = why.code() == errc::quota_exceeded || why.code() == errc::share_exceeded ||
                          why.code() == errc::too_many_descriptors;
     if (!is_full || !closer_) {
       throw;
     }
-    const auto wait = waited.value_or(session::reserve_wait{at.now, closer_->mark()});
+    const auto wait = waited.value_or(session::reserve_wait{context.now, closer_->mark()});
     if (closer_->is_freed(wait.mark)) {
       throw;
     }
-    if (at.now - wait.since < freeing_patience) {
-      at.from.waits_to_reserve = wait;
+    if (context.now - wait.since < freeing_patience) {
+      context.from.waits_to_reserve = wait;
       throw memory_not_freed(why.code(), {}, {}, why.cause(), "it is tried again");
     }
     throw error(why.code(),
@@ -299,28 +303,30 @@ const core::segment& requests::reserve_when_freed(const context& at,
 }
 
 /// The operator need not wait.
-void requests::check_name(const context& at, std::string_view name) const {
-  record_.check_name(name, domain_.peer_of(at.number), domain_.is_operator(at.number));
+void requests::check_name(const context& context, std::string_view name) const {
+  record_.check_name(name, domain_.peer_of(context.number), domain_.is_operator(context.number));
 }
 
-prepared requests::handle(const context& at, const wire::attach& message) {
-  if (at.came() != message.chunk_bytes.size()) {
-    throw wrong_count(at.came(), message.chunk_bytes.size());
+prepared requests::handle(const context& context, const wire::attach& message) {
+  if (context.came() != message.chunk_bytes.size()) {
+    throw wrong_count(context.came(), message.chunk_bytes.size());
   }
-  record_.check_returner(message.generation, at.number);
-  const core::segment& what =
-      domain_.check_attach(at.number, message.generation, message.first_chunk, at.came());
-  if (at.foreign != 0) {
-    throw_wrong_chunk_kind(what.backend);
+  record_.check_returner(message.generation, context.number);
+  const core::segment& segment =
+      domain_.check_attach(context.number, message.generation, message.first_chunk, context.came());
+  if (context.foreign != 0) {
+    throw_wrong_chunk_kind(segment.backend);
   }
-  prepared reply = prepare(at.id, wire::done{});
-  segment_files& files = files_of(what);
-  for (std::size_t i = 0; i < at.descriptors.size(); ++i) {
-    check_chunk(
-        at.descriptors[i].get(), what.backend, message.chunk_bytes[i], config_.accept_fake_chunks);
+  prepared reply = prepare(context.id, wire::done{});
+  segment_files& files = files_of(segment);
+  for (std::size_t i = 0; i < context.descriptors.size(); ++i) {
+    check_chunk(context.descriptors[i].get(),
+                segment.backend,
+                message.chunk_bytes[i],
+                config_.accept_fake_chunks);
   }
   // Clients only claim sizes; their sum must be what was charged to the quota.
-  std::uint64_t left = what.allocated_bytes;
+  std::uint64_t left = segment.allocated_bytes;
   const auto take = [&](std::uint64_t bytes) {
     const bool fits = bytes != 0 && bytes <= left;
     left -= fits ? bytes : 0;
@@ -328,7 +334,7 @@ prepared requests::handle(const context& at, const wire::attach& message) {
   };
   const bool fits = std::all_of(files.chunk_bytes.begin(), files.chunk_bytes.end(), take) &&
                     std::all_of(message.chunk_bytes.begin(), message.chunk_bytes.end(), take);
-  const bool last = files.chunks.size() + at.descriptors.size() >= what.chunk_count;
+  const bool last = files.chunks.size() + context.descriptors.size() >= segment.chunk_count;
   if (!fits || (last && left != 0)) {
     throw error(errc::size_mismatch,
                 {},
@@ -336,21 +342,23 @@ prepared requests::handle(const context& at, const wire::attach& message) {
                 "the chunks' sizes do not add up to the reserved bytes",
                 "attach chunks that add up to the reserved bytes");
   }
-  check_whole_pages(what.backend, message.chunk_bytes, last);
-  files.chunks.reserve(files.chunks.size() + at.descriptors.size());
+  check_whole_pages(segment.backend, message.chunk_bytes, last);
+  files.chunks.reserve(files.chunks.size() + context.descriptors.size());
   const std::size_t changed = files.chunk_bytes.size();
-  files.chunk_bytes.reserve(changed + at.descriptors.size());
+  files.chunk_bytes.reserve(changed + context.descriptors.size());
   kept_fd writable;
   bool by_signaler = true;
-  if (what.backend == backend::signals) {
-    kept_fd& given = at.descriptors.front();
+  if (segment.backend == backend::signals) {
+    kept_fd& given = context.descriptors.front();
     by_signaler = sync::is_open_for_writing(given.get());
-    writable = pages_.take_handed_back(what, given);
+    writable = pages_.take_handed_back(segment, given);
     files.chunks.reserve(2);
   }
-  domain_.attach(at.number, message.generation, message.first_chunk, at.descriptors.size());
-  std::move(at.descriptors.begin(), at.descriptors.end(), std::back_inserter(files.chunks));
-  at.descriptors.clear();
+  domain_.attach(
+      context.number, message.generation, message.first_chunk, context.descriptors.size());
+  std::move(
+      context.descriptors.begin(), context.descriptors.end(), std::back_inserter(files.chunks));
+  context.descriptors.clear();
   files.chunk_bytes.insert(
       files.chunk_bytes.end(), message.chunk_bytes.begin(), message.chunk_bytes.end());
   if (writable) {
@@ -363,56 +371,56 @@ prepared requests::handle(const context& at, const wire::attach& message) {
   return reply;
 }
 
-prepared requests::handle(const context& at, const wire::publish& message) {
+prepared requests::handle(const context& context, const wire::publish& message) {
   // Waiting opens are answered first; the creator gets `done` when all can see the segment.
-  prepared reply = prepare(at.id, wire::done{});
-  record_.check_publication(message, at.number);
-  domain_.publish(at.number, message.generation, message.metadata);
+  prepared reply = prepare(context.id, wire::done{});
+  record_.check_publication(message, context.number);
+  domain_.publish(context.number, message.generation, message.metadata);
   return reply;
 }
 
-prepared requests::handle(const context& at, const wire::open& message) {
-  domain_.open(at.number,
-               {at.id,
+prepared requests::handle(const context& context, const wire::open& message) {
+  domain_.open(context.number,
+               {context.id,
                 0,
                 message.name,
                 message.expected_size_bytes,
-                deadline_of(message.timeout_ms, at.now),
-                at.now,
+                deadline_of(message.timeout_ms, context.now),
+                context.now,
                 message.generation});
   return {};
 }
 
-prepared requests::handle(const context& at, const wire::open_many& message) {
-  open_rest rest{at.id, message, 0, deadline_of(message.timeout_ms, at.now), at.now};
+prepared requests::handle(const context& context, const wire::open_many& message) {
+  open_rest rest{context.id, message, 0, deadline_of(message.timeout_ms, context.now), context.now};
   const auto count = static_cast<std::uint32_t>(message.names.size());
   // The client may read no replies, and the rest stays, in the heap and in the journal.
   if (count > opens_per_turn) {
-    rest.held = domain_.new_charges(at.number);
+    rest.held = domain_.new_charges(context.number);
     try {
       rest.held.take(core::resource::memory_bytes, rest.memory_bytes());
     } catch (const error& why) {
-      for (std::uint32_t index = 0; index < count && !at.from.dropped; ++index) {
-        effects_.fail(&at.from, at.id, index, &why);
+      for (std::uint32_t index = 0; index < count && !context.from.dropped; ++index) {
+        effects_.fail(&context.from, context.id, index, &why);
       }
       return {};
     }
   }
-  at.from.rest = std::move(rest);
-  open_some(at.from);
+  context.from.rest = std::move(rest);
+  open_some(context.from);
   return {};
 }
 
-void requests::open_some(session& of) {
-  if (!of.rest) {
+void requests::open_some(session& session) {
+  if (!session.rest) {
     return;
   }
-  open_rest& rest = *of.rest;
+  open_rest& rest = *session.rest;
   const std::vector<std::string>& names = rest.request.names;
   for (std::size_t left = opens_per_turn; left != 0 && rest.next < names.size(); --left) {
     const std::uint32_t index = rest.next++;
     try {
-      domain_.open(of.number,
+      domain_.open(session.number,
                    {rest.id,
                     index,
                     names[index],
@@ -420,22 +428,22 @@ void requests::open_some(session& of) {
                     rest.deadline,
                     rest.asked});
     } catch (const std::bad_alloc&) {
-      effects_.fail(&of, rest.id, index, nullptr);
-      if (of.dropped) {
+      effects_.fail(&session, rest.id, index, nullptr);
+      if (session.dropped) {
         break;
       }
     }
   }
-  if (of.rest && rest.next >= names.size()) {
-    of.rest.reset();
+  if (session.rest && rest.next >= names.size()) {
+    session.rest.reset();
   }
-  out_.record(of);
+  out_.record(session);
   effects_.settle();
 }
 
-prepared requests::handle(const context& at, const wire::fetch_chunks& message) {
-  const core::segment& what = domain_.held(at.number, message.generation);
-  const auto files = shared_files_of(what);
+prepared requests::handle(const context& context, const wire::fetch_chunks& message) {
+  const core::segment& segment = domain_.held(context.number, message.generation);
+  const auto files = shared_files_of(segment);
   if (files->is_lost) {
     throw error(errc::segment_removed,
                 {},
@@ -453,83 +461,84 @@ prepared requests::handle(const context& at, const wire::fetch_chunks& message) 
   outgoing packet;
   packet.files = files;
   auto sizes = carry_chunks(packet, message.first_chunk);
-  return prepare(at.id,
+  return prepare(context.id,
                  wire::chunks{message.generation, message.first_chunk, std::move(sizes)},
                  std::move(packet));
 }
 
-prepared requests::handle(const context& at, const wire::release& message) {
-  domain_.release(at.number, message.generation, message.count, message.never_mapped);
+prepared requests::handle(const context& context, const wire::release& message) {
+  domain_.release(context.number, message.generation, message.count, message.never_mapped);
   return {};
 }
 
-prepared requests::handle(const context& at, const wire::remove& message) {
-  prepared reply = prepare(at.id, wire::done{});
-  domain_.remove(at.number, message.name, message.generation);
+prepared requests::handle(const context& context, const wire::remove& message) {
+  prepared reply = prepare(context.id, wire::done{});
+  domain_.remove(context.number, message.name, message.generation);
   return reply;
 }
 
-prepared requests::handle(const context& at, const wire::list& message) {
-  return prepare(at.id, list_page(at, message.prefix, message.after));
+prepared requests::handle(const context& context, const wire::list& message) {
+  return prepare(context.id, list_page(context, message.prefix, message.after));
 }
 
-wire::listing requests::list_page(const context& at,
+wire::listing requests::list_page(const context& context,
                                   const std::string& prefix,
                                   const std::string& after) const {
   wire::listing page;
   std::size_t used = 0;
   std::size_t leases = 0;
-  domain_.list(at.number, prefix, after, [&](const core::segment& what) {
-    if (!is_known_to(at.from, what)) {
+  domain_.list(context.number, prefix, after, [&](const core::segment& segment) {
+    if (!is_known_to(context.from, segment)) {
       return true;
     }
-    used += description_bytes + what.name.size();
-    leases += what.leases.size();
+    used += description_bytes + segment.name.size();
+    leases += segment.leases.size();
     if (used > listing_bytes || (leases > listed_leases && !page.segments.empty())) {
       page.more = true;
       return false;
     }
-    page.segments.push_back(describe(what, at.now));
+    page.segments.push_back(describe(segment, context.now));
     return true;
   });
   return page;
 }
 
-prepared requests::handle(const context& at, const wire::stat& message) {
-  const core::segment& found = domain_.stat(at.number, message.name, message.generation);
-  if (!is_known_to(at.from, found)) {
+prepared requests::handle(const context& context, const wire::stat& message) {
+  const core::segment& found = domain_.stat(context.number, message.name, message.generation);
+  if (!is_known_to(context.from, found)) {
     throw unknown_kind();
   }
-  return prepare(at.id, wire::listing{{describe(found, at.now)}, false});
+  return prepare(context.id, wire::listing{{describe(found, context.now)}, false});
 }
 
-prepared requests::handle(const context& at, const wire::subscribe& message) {
-  wire::listing page = list_page(at, message.prefix, {});
+prepared requests::handle(const context& context, const wire::subscribe& message) {
+  wire::listing page = list_page(context, message.prefix, {});
   prepared reply = prepare(
-      at.id, wire::subscribed{std::move(page.segments), page.more, out_.events_queued(at.from)});
-  domain_.subscribe(at.number, at.id, message.prefix);
+      context.id,
+      wire::subscribed{std::move(page.segments), page.more, out_.events_queued(context.from)});
+  domain_.subscribe(context.number, context.id, message.prefix);
   return reply;
 }
 
-prepared requests::handle(const context& at, const wire::unsubscribe& message) {
-  prepared reply = prepare(at.id, wire::done{});
-  domain_.unsubscribe(at.number, message.subscription);
+prepared requests::handle(const context& context, const wire::unsubscribe& message) {
+  prepared reply = prepare(context.id, wire::done{});
+  domain_.unsubscribe(context.number, message.subscription);
   return reply;
 }
 
-prepared requests::handle(const context& at, const wire::bye& /*message*/) {
-  at.from.sent_bye = true;
-  out_.record(at.from);
+prepared requests::handle(const context& context, const wire::bye& /*message*/) {
+  context.from.sent_bye = true;
+  out_.record(context.from);
   return {};
 }
 
-prepared requests::handle(const context& at, const wire::confirmed& message) {
-  for (std::size_t i = 0; i < message.questions.size() && !at.from.dropped; ++i) {
+prepared requests::handle(const context& context, const wire::confirmed& message) {
+  for (std::size_t i = 0; i < message.questions.size() && !context.from.dropped; ++i) {
     domain_.confirmed(
-        at.number, message.questions[i], static_cast<core::verdict>(message.verdicts[i]));
+        context.number, message.questions[i], static_cast<core::verdict>(message.verdicts[i]));
     effects_.settle();  // one at a time: there is capacity for the effects of one
   }
-  domain_.send_questions(at.number);  // all in one packet
+  domain_.send_questions(context.number);  // all in one packet
   return {};
 }
 
@@ -539,24 +548,24 @@ prepared requests::handle(const context& /*at*/, const wire::report& message) {
 }
 
 /// In turns: a process may have ended with thousands of connections.
-prepared requests::handle(const context& at, const wire::unfence& message) {
-  prepared reply = prepare(at.id, wire::done{});
-  const bool has_begun = std::exchange(at.from.goes_on, std::nullopt) == at.id;
-  const core::peer& who = domain_.peer_of(at.number);
+prepared requests::handle(const context& context, const wire::unfence& message) {
+  prepared reply = prepare(context.id, wire::done{});
+  const bool has_begun = std::exchange(context.from.goes_on, std::nullopt) == context.id;
+  const core::peer& who = domain_.peer_of(context.number);
   const std::string line = "domain " + config_.domain + ": pid " + std::to_string(who.pid) +
                            (who.uid_known ? ", uid " + std::to_string(who.uid) : "") +
                            " ended leases without a fence on segment \"" +
                            base::printable(message.name) + "\"";
   bool more = false;
   try {
-    more = domain_.unfence(at.number, message.name);
+    more = domain_.unfence(context.number, message.name);
   } catch (const error&) {
     if (!has_begun) {
       throw;
     }  // the rest has ended meanwhile
   }
   if (more) {
-    at.from.goes_on = at.id;
+    context.from.goes_on = context.id;
     throw more_to_do();
   }
   counters_.unfenced();
@@ -564,41 +573,41 @@ prepared requests::handle(const context& at, const wire::unfence& message) {
   return reply;
 }
 
-prepared requests::handle(const context& at, const wire::keep& message) {
-  prepared reply = prepare(at.id, wire::done{});
-  domain_.keep(at.number, message.generations, message.counts, message.more);
+prepared requests::handle(const context& context, const wire::keep& message) {
+  prepared reply = prepare(context.id, wire::done{});
+  domain_.keep(context.number, message.generations, message.counts, message.more);
   return reply;
 }
 
-prepared requests::handle(const context& at, const wire::cancel& message) {
-  prepared cancelled = prepare(at.id, wire::cancelled{});
-  prepared too_late = prepare(at.id, wire::too_late{out_.events_queued(at.from)});
+prepared requests::handle(const context& context, const wire::cancel& message) {
+  prepared cancelled = prepare(context.id, wire::cancelled{});
+  prepared too_late = prepare(context.id, wire::too_late{out_.events_queued(context.from)});
   // Only of a client that has used one id for several requests.
-  if (domain_.cancel_some(at.number, message.request)) {
-    at.from.goes_on = at.id;
+  if (domain_.cancel_some(context.number, message.request)) {
+    context.from.goes_on = context.id;
     throw more_to_do();
   }
-  const bool has_begun = std::exchange(at.from.goes_on, std::nullopt) == at.id;
-  return domain_.cancel(at.number, message.request) || has_begun ? std::move(cancelled)
-                                                                 : std::move(too_late);
+  const bool has_begun = std::exchange(context.from.goes_on, std::nullopt) == context.id;
+  return domain_.cancel(context.number, message.request) || has_begun ? std::move(cancelled)
+                                                                      : std::move(too_late);
 }
 
 template <typename Reply>
-prepared requests::handle(const context& at, const Reply& /*message*/) {
-  effects_.reject(at.from, at.id, "a client sent a message that only brokers send");
+prepared requests::handle(const context& context, const Reply& /*message*/) {
+  effects_.reject(context.from, context.id, "a client sent a message that only brokers send");
   return {};
 }
 
-prepared requests::handle(const context& at, const wire::body& message) {
+prepared requests::handle(const context& context, const wire::body& message) {
   const bool is_hello = std::holds_alternative<wire::hello>(message);
-  if (!is_hello && !std::holds_alternative<wire::attach>(message) && at.came() != 0) {
-    throw wrong_count(at.came(), 0);
+  if (!is_hello && !std::holds_alternative<wire::attach>(message) && context.came() != 0) {
+    throw wrong_count(context.came(), 0);
   }
-  if (is_hello == at.from.greeted) {
-    effects_.reject(at.from, at.id, is_hello ? "second Hello" : "request before Hello");
+  if (is_hello == context.from.greeted) {
+    effects_.reject(context.from, context.id, is_hello ? "second Hello" : "request before Hello");
     return {};
   }
-  return std::visit([&](const auto& body) { return handle(at, body); }, message);
+  return std::visit([&](const auto& body) { return handle(context, body); }, message);
 }
 
 }  // namespace gpushm::broker_detail

@@ -74,47 +74,47 @@ class requests {
   /// Returns the reply, or nothing if it comes later: replies to opens come through the domain's
   /// effects. Throws error, std::bad_alloc; retry_later if the same request can be handled later,
   /// or takes several turns.
-  [[nodiscard]] prepared handle(const context& at, const wire::body& message);
+  [[nodiscard]] prepared handle(const context& context, const wire::body& message);
   /// See `hub::descriptors_taken`.
-  [[nodiscard]] std::size_t descriptors_taken(const session& by,
+  [[nodiscard]] std::size_t descriptors_taken(const session& session,
                                               std::span<const std::byte> packet) const;
   /// Opens some names of the session's `rest`.
-  void open_some(session& of);
+  void open_some(session& session);
 
  private:
   // One overload per kind of client message.
-  prepared handle(const context& at, const wire::hello& message);
-  prepared handle(const context& at, const wire::reserve& message);
-  prepared handle(const context& at, const wire::attach& message);
-  prepared handle(const context& at, const wire::publish& message);
-  prepared handle(const context& at, const wire::open& message);
-  prepared handle(const context& at, const wire::open_many& message);
-  prepared handle(const context& at, const wire::fetch_chunks& message);
-  prepared handle(const context& at, const wire::release& message);
-  prepared handle(const context& at, const wire::remove& message);
-  prepared handle(const context& at, const wire::list& message);
-  prepared handle(const context& at, const wire::stat& message);
-  prepared handle(const context& at, const wire::subscribe& message);
-  prepared handle(const context& at, const wire::unsubscribe& message);
-  prepared handle(const context& at, const wire::bye& message);
-  prepared handle(const context& at, const wire::confirmed& message);
-  prepared handle(const context& at, const wire::report& message);
-  prepared handle(const context& at, const wire::unfence& message);
-  prepared handle(const context& at, const wire::keep& message);
-  prepared handle(const context& at, const wire::cancel& message);
+  prepared handle(const context& context, const wire::hello& message);
+  prepared handle(const context& context, const wire::reserve& message);
+  prepared handle(const context& context, const wire::attach& message);
+  prepared handle(const context& context, const wire::publish& message);
+  prepared handle(const context& context, const wire::open& message);
+  prepared handle(const context& context, const wire::open_many& message);
+  prepared handle(const context& context, const wire::fetch_chunks& message);
+  prepared handle(const context& context, const wire::release& message);
+  prepared handle(const context& context, const wire::remove& message);
+  prepared handle(const context& context, const wire::list& message);
+  prepared handle(const context& context, const wire::stat& message);
+  prepared handle(const context& context, const wire::subscribe& message);
+  prepared handle(const context& context, const wire::unsubscribe& message);
+  prepared handle(const context& context, const wire::bye& message);
+  prepared handle(const context& context, const wire::confirmed& message);
+  prepared handle(const context& context, const wire::report& message);
+  prepared handle(const context& context, const wire::unfence& message);
+  prepared handle(const context& context, const wire::keep& message);
+  prepared handle(const context& context, const wire::cancel& message);
   template <typename Reply>
-  prepared handle(const context& at, const Reply& message);
+  prepared handle(const context& context, const Reply& message);
 
   [[nodiscard]] const core::segment& reserve_when_freed(
-      const context& at,
+      const context& context,
       const wire::reserve& message,
       const std::optional<core::lost_segment>& back);
-  void check_name(const context& at, std::string_view name) const;
-  void make_way(const core::lost_segment& what, const core::peer& to);
-  void take_fence(const context& at, const wire::hello& message);
+  void check_name(const context& context, std::string_view name) const;
+  void make_way(const core::lost_segment& segment, const core::peer& peer);
+  void take_fence(const context& context, const wire::hello& message);
   [[nodiscard]] bool resume_lost(const session& successor, const wire::session_token& token);
-  [[nodiscard]] wire::segment describe(const core::segment& what, core::time_point now) const;
-  [[nodiscard]] wire::listing list_page(const context& at,
+  [[nodiscard]] wire::segment describe(const core::segment& segment, core::time_point now) const;
+  [[nodiscard]] wire::listing list_page(const context& context,
                                         const std::string& prefix,
                                         const std::string& after) const;
 

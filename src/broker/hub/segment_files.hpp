@@ -36,11 +36,11 @@ struct segment_files final : core::payload {
   }
 
   /// The segment pays for them, also after its end.
-  void charge_to(const core::reservation& what, std::shared_ptr<core::charges> charged) {
+  void charge_to(const core::reservation& reservation, std::shared_ptr<core::charges> charged) {
     constexpr std::uint64_t recorded = 512;  // `kind::freeing`, without its texts, and in `closer`
     constexpr auto memory = static_cast<std::size_t>(core::resource::memory_bytes);
     memory_while_freed = static_cast<std::uint32_t>(
-        core::cost_of(what)[memory] - core::cost::segment - core::cost::lease + recorded);
+        core::cost_of(reservation)[memory] - core::cost::segment - core::cost::lease + recorded);
     held = std::move(charged);
   }
 
@@ -63,13 +63,13 @@ struct segment_files final : core::payload {
 };
 
 /// Precondition: the segment has files.
-[[nodiscard]] inline segment_files& files_of(const core::segment& what) {
-  return static_cast<segment_files&>(*what.payload);
+[[nodiscard]] inline segment_files& files_of(const core::segment& segment) {
+  return static_cast<segment_files&>(*segment.payload);
 }
 
 [[nodiscard]] inline std::shared_ptr<const segment_files> shared_files_of(
-    const core::segment& what) {
-  return std::static_pointer_cast<const segment_files>(what.payload);
+    const core::segment& segment) {
+  return std::static_pointer_cast<const segment_files>(segment.payload);
 }
 
 }  // namespace gpushm::broker_detail

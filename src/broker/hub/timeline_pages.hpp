@@ -26,18 +26,18 @@ class timeline_pages {
   static void check_size(std::uint64_t bytes);
   /// Gives the files of a new segment its page: one descriptor for reading, one for writing. Throws
   /// as `domain_recorder::keep`, and system_error.
-  void make(const core::segment& what, segment_files& files);
+  void make(const core::segment& segment, segment_files& files);
   /// Takes the page that `given` is, of a segment that is handed back: `given` is open for reading
   /// then. Returns the descriptor that is open for writing. Throws wrong_descriptor_kind if it is
   /// not the page that this segment was, and as `make`.
-  [[nodiscard]] kept_fd take_handed_back(const core::segment& what, kept_fd& given);
+  [[nodiscard]] kept_fd take_handed_back(const core::segment& segment, kept_fd& given);
   /// The process that signals has ended: ends the words of the page, for all that wait for them. No
   /// effect on other segments.
   void end(gpushm::generation generation) noexcept;
 
  private:
-  void check_return(const core::segment& what, const kept_fd& given) const;
-  [[nodiscard]] bool charge_for_end(const core::segment& of) noexcept;
+  void check_return(const core::segment& segment, const kept_fd& given) const;
+  [[nodiscard]] bool charge_for_end(const core::segment& segment) noexcept;
 
   core::domain& domain_;
   domain_recorder& record_;

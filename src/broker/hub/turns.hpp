@@ -62,17 +62,17 @@ class turns {
   }
 
   /// Requests a turn.
-  void request_turn(member& who) noexcept {
-    if (who.of_ == nullptr || waits(who)) {
+  void request_turn(member& member) noexcept {
+    if (member.of_ == nullptr || waits(member)) {
       return;
     }
-    flow& in = *who.flow_;
+    flow& in = *member.flow_;
     if (in.waiting.empty()) {
       in.spent = std::max(in.spent, now_);
       put(waiting_, in.place, in.spent, in);
     }
-    who.spent_ = std::max(who.spent_, in.now);
-    put(in.waiting, who.place_, who.spent_, who);
+    member.spent_ = std::max(member.spent_, in.now);
+    put(in.waiting, member.place_, member.spent_, member);
   }
 
   [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
@@ -88,9 +88,9 @@ class turns {
   }
 
   /// Charges `nanoseconds` of CPU time to the member.
-  void charge(member& who, std::uint64_t nanoseconds) noexcept {
-    flow& in = *who.flow_;
-    const bool is_waiting = waits(who);
+  void charge(member& member, std::uint64_t nanoseconds) noexcept {
+    flow& in = *member.flow_;
+    const bool is_waiting = waits(member);
     if (!in.waiting.empty()) {
       in.place = waiting_.extract({in.spent, &in});
     }
@@ -99,24 +99,24 @@ class turns {
       put(waiting_, in.place, in.spent, in);
     }
     if (is_waiting) {
-      who.place_ = in.waiting.extract({who.spent_, &who});
+      member.place_ = in.waiting.extract({member.spent_, &member});
     }
-    who.spent_ += nanoseconds;
+    member.spent_ += nanoseconds;
     if (is_waiting) {
-      put(in.waiting, who.place_, who.spent_, who);
+      put(in.waiting, member.place_, member.spent_, member);
     }
   }
 
   /// No effect on a member that has not joined.
-  void leave(member& who) noexcept {
-    if (who.of_ == nullptr) {
+  void leave(member& member) noexcept {
+    if (member.of_ == nullptr) {
       return;
     }
-    if (waits(who)) {
-      stop_waiting(who);
+    if (waits(member)) {
+      stop_waiting(member);
     }
-    const std::shared_ptr<flow> last = std::move(who.flow_);
-    who.of_ = nullptr;
+    const std::shared_ptr<flow> last = std::move(member.flow_);
+    member.of_ = nullptr;
     if (last.use_count() == 1) {
       flows_.erase(last->name);
     }
@@ -146,11 +146,11 @@ class turns {
     into.insert(std::move(place));
   }
 
-  [[nodiscard]] static bool waits(const member& who) noexcept { return who.place_.empty(); }
+  [[nodiscard]] static bool waits(const member& member) noexcept { return member.place_.empty(); }
 
-  void stop_waiting(member& who) noexcept {
-    flow& in = *who.flow_;
-    who.place_ = in.waiting.extract({who.spent_, &who});
+  void stop_waiting(member& member) noexcept {
+    flow& in = *member.flow_;
+    member.place_ = in.waiting.extract({member.spent_, &member});
     if (in.waiting.empty()) {
       in.place = waiting_.extract({in.spent, &in});
     }

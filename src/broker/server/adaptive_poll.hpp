@@ -36,12 +36,12 @@ class adaptive_poll {
   explicit adaptive_poll(bool enabled) noexcept : enabled_(enabled) {}
 
   /// Returns how long to poll now; zero: sleep. Call once per request.
-  [[nodiscard]] clock::duration next(after what, clock::time_point now) noexcept {
+  [[nodiscard]] clock::duration next(after outcome, clock::time_point now) noexcept {
     if (!enabled_) {
       return clock::duration::zero();
     }
-    last_ = what;
-    if (misses& of = misses_of(what); of.skip != 0) {
+    last_ = outcome;
+    if (misses& of = misses_of(outcome); of.skip != 0) {
       --of.skip;
       return clock::duration::zero();
     }
@@ -49,15 +49,15 @@ class adaptive_poll {
     saved_ = std::min<std::chrono::duration<double>>(saved_ + added, max_saved);
     last_added_ = now;
     const clock::duration longest =
-        what == after::question ? longest_poll_for_exporters : longest_poll;
+        outcome == after::question ? longest_poll_for_exporters : longest_poll;
     return saved_ < longest ? clock::duration::zero() : longest;
   }
 
   /// Reports how long the poll took and whether it found something.
-  void polled(clock::duration took, bool found) noexcept {
+  void polled(clock::duration took, bool success) noexcept {
     saved_ -= took;
     misses& of = misses_of(last_);
-    of.count = found ? 0 : std::min(2 * of.count + 1, max_skipped);
+    of.count = success ? 0 : std::min(2 * of.count + 1, max_skipped);
     of.skip = of.count;
   }
 
@@ -66,8 +66,8 @@ class adaptive_poll {
     std::uint32_t count = 0;
     std::uint32_t skip = 0;
   };
-  [[nodiscard]] misses& misses_of(after what) noexcept {
-    switch (what) {
+  [[nodiscard]] misses& misses_of(after outcome) noexcept {
+    switch (outcome) {
       case after::reply:
         return after_reply_;
       case after::question:

@@ -36,9 +36,10 @@ base::guarded_fd spare_descriptor() {
   return base::guarded_fd::open([] { return ::eventfd(0, EFD_CLOEXEC); });
 }
 
-base::guarded_fd accept_one(const transport::listener& from) {
-  return base::guarded_fd::open(
-      [&] { return ::accept4(from.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+base::guarded_fd accept_one(const transport::listener& listener) {
+  return base::guarded_fd::open([&] {
+    return ::accept4(listener.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  });
 }
 
 /// Its peer has closed it and sent nothing: a flood of these must not keep others in the backlog.
@@ -234,10 +235,10 @@ void admission::drop(arrival& newcomer) noexcept {
 
 void admission::start(const std::shared_ptr<connection>& created,
                       const transport::peer_credentials& peer,
-                      const core::principal& who,
+                      const core::principal& principal,
                       base::guarded_fd process) {
   created->peer = peer;
-  created->principal = who;
+  created->principal = principal;
   created->held = hub_.new_charges(*created);
   // One per subscription, and one for number 0: events about its leases.
   created->lost_subscriptions.reserve(hub_.domain().bounds().max_subscriptions + 1);
@@ -269,14 +270,14 @@ void admission::refuse_one() {
   errno = why;
 }
 
-void admission::refuse(kept_fd socket, const core::principal& who, const error& why) {
+void admission::refuse(kept_fd socket, const core::principal& principal, const error& why) {
   hub_.count_refused_connection(why.code());
   log_.guarded([&] {
     const auto packet =
         wire::encode({0, wire::failure{0, why.code(), why.cause(), why.next_step(), why.pid()}});
     static_cast<void>(transport::send_packet(socket.get(), packet, {}));
   });
-  session_ender_.close_socket(who, std::move(socket));
+  session_ender_.close_socket(principal, std::move(socket));
 }
 
 }  // namespace gpushm::broker_detail

@@ -58,7 +58,7 @@ class admission {
   /// Throws; the connection then takes no part.
   void start(const std::shared_ptr<connection>& created,
              const transport::peer_credentials& peer,
-             const core::principal& who,
+             const core::principal& principal,
              base::guarded_fd process);
 
  private:
@@ -77,7 +77,7 @@ class admission {
   void turn_away(arrival& newcomer, const error& why);
   void drop(arrival& newcomer) noexcept;
   void refuse_one();
-  void refuse(kept_fd socket, const core::principal& who, const error& why);
+  void refuse(kept_fd socket, const core::principal& principal, const error& why);
 
   asio::io_context& io_;
   const transport::listener& listener_;

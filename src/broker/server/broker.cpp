@@ -63,10 +63,10 @@ const gpushm_broker& usable(const gpushm_broker* broker, std::string_view operat
   return *broker;
 }
 
-gpushm_broker_limits limits_out(const broker_limits& from) noexcept {
+gpushm_broker_limits limits_out(const broker_limits& limits) noexcept {
   gpushm_broker_limits created{};
   created.struct_size = sizeof created;
-  glue::copy_limits(from, created);
+  glue::copy_limits(limits, created);
   return created;
 }
 
@@ -82,11 +82,11 @@ broker_limits limits_from(const gpushm_broker_limits* given) {
   return created;
 }
 
-broker_options options_from(const gpushm_broker_options& from) {
+broker_options options_from(const gpushm_broker_options& options) {
   broker_options created;
-  created.socket_path = base::text_in(from.socket_path, "broker");
-  created.lock_path = base::text_in(from.lock_path, "broker");
-  if (const auto domain = base::text_in(from.domain, "broker"); !domain.empty()) {
+  created.socket_path = base::text_in(options.socket_path, "broker");
+  created.lock_path = base::text_in(options.lock_path, "broker");
+  if (const auto domain = base::text_in(options.domain, "broker"); !domain.empty()) {
     created.domain = domain;
   }
   if (created.domain.size() > max_name_bytes) {
@@ -97,15 +97,15 @@ broker_options options_from(const gpushm_broker_options& from) {
   if (created.socket_path.empty()) {
     created.socket_path = base::socket_to_serve(created.domain);
   }
-  if (from.mode != 0) {
-    created.mode = from.mode;
+  if (options.mode != 0) {
+    created.mode = options.mode;
   }
-  if (from.has_group) {
-    created.group = from.group;
+  if (options.has_group) {
+    created.group = options.group;
   }
-  created.limits = limits_from(from.limits);
-  created.raise_descriptor_limit = from.raise_descriptor_limit;
-  created.accept_fake_chunks = from.accept_fake_chunks;
+  created.limits = limits_from(options.limits);
+  created.raise_descriptor_limit = options.raise_descriptor_limit;
+  created.accept_fake_chunks = options.accept_fake_chunks;
   return created;
 }
 

@@ -16,8 +16,8 @@ namespace gpushm::broker_detail {
 
 namespace {
 
-connection& connection_of(session& of) noexcept {
-  return static_cast<connection&>(of);
+connection& connection_of(session& session) noexcept {
+  return static_cast<connection&>(session);
 }
 
 }  // namespace
@@ -35,8 +35,8 @@ void restorer::restore() {
       restore_session(name.first, *found);
     }
   }
-  for (const auto& [generation, what] : from_.freeing) {
-    restore_freed(generation, what);
+  for (const auto& [generation, freed] : from_.freeing) {
+    restore_freed(generation, freed);
   }
   for (auto& [number, packet] : from_.packets) {
     restore_packet(number, packet);
@@ -59,11 +59,11 @@ void restorer::restore() {
 
 void restorer::drop_sessions() {
   const auto drop = [&](core::session_id number, std::string_view why) {
-    session* const found = hub_.find(number);
-    if (found != nullptr && !connection_of(*found).closed) {
-      found->dropped = true;
-      connection_of(*found).record();
-      session_ender_.drop(connection_of(*found), why);
+    session* const session = hub_.find(number);
+    if (session != nullptr && !connection_of(*session).closed) {
+      session->dropped = true;
+      connection_of(*session).record();
+      session_ender_.drop(connection_of(*session), why);
     }
   };
   if (from_.suspect) {  // its next step would end this process, too
@@ -74,29 +74,29 @@ void restorer::drop_sessions() {
   }
 }
 
-void restorer::restore_segment(gpushm::generation generation, const core::saved_segment& what) {
+void restorer::restore_segment(gpushm::generation generation, const core::saved_segment& segment) {
   auto files = std::make_shared<segment_files>();
-  if (const auto found = from_.files.find(generation); found != from_.files.end()) {
-    for (const records::descriptor_id each : found->second.chunks) {
+  if (const auto file = from_.files.find(generation); file != from_.files.end()) {
+    for (const records::descriptor_id each : file->second.chunks) {
       files->chunks.push_back(from_.take(each));
       files->is_lost = files->is_lost || !files->chunks.back();
     }
-    files->chunk_bytes = found->second.chunk_bytes;
-    if (found->second.writable != 0) {
-      files->chunks.push_back(from_.take(found->second.writable));
+    files->chunk_bytes = file->second.chunk_bytes;
+    if (file->second.writable != 0) {
+      files->chunks.push_back(from_.take(file->second.writable));
       files->is_lost = files->is_lost || !files->chunks.back();
     }
   }
   if (files->is_lost) {
     log_about_members(log_level::error,
-                      "the keeper has lost a descriptor of segment \"" + what.name +
+                      "the keeper has lost a descriptor of segment \"" + segment.name +
                           "\": it is removed (raise the keeper's limit of descriptors)");
     lost_.push_back(generation);
   }
   hub_.restore(generation, std::move(files));
 }
 
-void restorer::restore_session(core::session_id number, const core::saved_session& what) {
+void restorer::restore_session(core::session_id number, const core::saved_session& session) {
   const records::connection_record& record = from_.connections[number];
   const auto created = std::make_shared<connection>(
       io_, number, record.closed ? kept_fd() : from_.take(record.requests), recorder_);
@@ -124,14 +124,14 @@ void restorer::restore_session(core::session_id number, const core::saved_sessio
   created->process_id = process.id;
   kept_fd life = from_.take(record.life);
   created->life_id = life.id;
-  created->principal = what.who.principal;
+  created->principal = session.who.principal;
   kept_fd events = record.closed ? kept_fd() : from_.take(record.events);
   if (created->fence != fence::none && (!process || !life)) {
     created->fence = fence::none;  // lost: nothing can prove the end of its process
   }
   created->life = end_watch(io_, std::move(life.file));
   if (!created->requests.socket || (record.events != 0 && !events)) {
-    created->peer.pid = what.who.pid;
+    created->peer.pid = session.who.pid;
     created->process = end_watch(io_, std::move(process.file));
     // One socket is lost: the other one may have unread descriptors.
     session_ender_.close_socket(created->principal, created->requests.take_socket());
@@ -144,7 +144,7 @@ void restorer::restore_session(core::session_id number, const core::saved_sessio
     created->events.emplace(io_, *created, lane_kind::events, std::move(events));
   }
   const auto peer = transport::peer_of(created->requests.socket.get());
-  admission_.start(created, peer, what.who.principal, std::move(process.file));
+  admission_.start(created, peer, session.who.principal, std::move(process.file));
   session_ender_.watch_process(*created);
   created->for_each_lane([&](lane& each) {
     each.readable = true;
@@ -159,12 +159,12 @@ void restorer::restore_session(core::session_id number, const core::saved_sessio
 }
 
 void restorer::restore_packet(std::uint64_t number, records::packet_record& record) {
-  auto* const found = hub_.find(record.session);
-  if (found == nullptr || connection_of(*found).closed) {
+  auto* const hub = hub_.find(record.session);
+  if (hub == nullptr || connection_of(*hub).closed) {
     recorder_.erase(records::key_of(records::kind::packet, number));
     return;
   }
-  connection& to = connection_of(*found);
+  connection& to = connection_of(*hub);
   lane& on = record.on_event_lane && to.events ? *to.events : to.requests;
   outgoing packet;
   packet.number = number;
@@ -216,7 +216,7 @@ void restorer::restore_packet(std::uint64_t number, records::packet_record& reco
 }
 
 /// The keeper has those that the predecessor had not removed.
-void restorer::restore_freed(gpushm::generation generation, const core::saved_segment& what) {
+void restorer::restore_freed(gpushm::generation generation, const core::saved_segment& segment) {
   std::vector<kept_fd> left;
   const auto take = [&](records::descriptor_id number) {
     if (kept_fd taken = from_.take(number)) {
@@ -227,7 +227,7 @@ void restorer::restore_freed(gpushm::generation generation, const core::saved_se
     std::for_each(found->second.chunks.begin(), found->second.chunks.end(), take);
     take(found->second.writable);
   }
-  orphans_[generation] = hub_.restore_freed(generation, what, std::move(left));
+  orphans_[generation] = hub_.restore_freed(generation, segment, std::move(left));
 }
 
 std::shared_ptr<const segment_files> restorer::orphans_of(const records::packet_record& record) {
@@ -247,13 +247,13 @@ std::shared_ptr<const segment_files> restorer::orphans_of(const records::packet_
 
 /// Events that were queued are not recorded. Each is replaced by a resync, so that the number of
 /// packets stays as earlier replies say, and all subscriptions get one.
-void restorer::restore_events(connection& of) {
-  const auto places = std::exchange(places_[of.number], {});
-  if (of.closed || !of.events) {
+void restorer::restore_events(connection& connection) {
+  const auto places = std::exchange(places_[connection.number], {});
+  if (connection.closed || !connection.events) {
     return;
   }
-  const records::lane_record counted = from_.lanes[of.number];
-  lane& on = *of.events;
+  const records::lane_record counted = from_.lanes[connection.number];
+  lane& on = *connection.events;
   on.queued = counted.queued;
   on.sent = counted.sent;
   prepared recorded = std::exchange(on.queue, {});
@@ -265,8 +265,8 @@ void restorer::restore_events(connection& of) {
     }
     any_lost = true;
     outgoing packet = resync_of(0);
-    ++of.queued_events;
-    of.held.charge(core::resource::memory_bytes, packet.cost());
+    ++connection.queued_events;
+    connection.held.charge(core::resource::memory_bytes, packet.cost());
     on.queue.push_back(std::move(packet));
   }
   on.queue.splice(on.queue.end(), recorded);
@@ -276,39 +276,39 @@ void restorer::restore_events(connection& of) {
   // Recorded now: nothing else says later that events were left.
   const auto queue_resync = [&](std::uint64_t subscription) {
     outgoing packet = resync_of(subscription);
-    ++of.queued_events;
+    ++connection.queued_events;
     ++on.queued;
-    of.held.charge(core::resource::memory_bytes, packet.cost());
+    connection.held.charge(core::resource::memory_bytes, packet.cost());
     on.queue.push_back(std::move(packet));
   };
   if (from_.are_events_left) {
     queue_resync(0);  // about its leases
   }
-  const core::record_name first{core::record_kind::subscription, of.number, 0};
+  const core::record_name first{core::record_kind::subscription, connection.number, 0};
   for (auto at = from_.state.records.lower_bound(first);
        at != from_.state.records.end() && at->first.kind == first.kind &&
-       at->first.first == of.number;
+       at->first.first == connection.number;
        ++at) {
     if (from_.are_events_left) {
       queue_resync(at->first.second);
     } else {
-      of.lost_subscriptions.push_back(at->first.second);
+      connection.lost_subscriptions.push_back(at->first.second);
     }
   }
-  of.record_events();
+  connection.record_events();
 }
 
 /// The one before shows its broker dead. After what the predecessor has queued, and before all
 /// events of this broker, so that a client compares them with this table.
-void restorer::give_table(connection& to) {
-  if (!to.greeted || !to.events || to.closed || to.dropped) {
+void restorer::give_table(connection& connection) {
+  if (!connection.greeted || !connection.events || connection.closed || connection.dropped) {
     return;
   }
-  if (!to.takes_tables) {  // it would use what the old one says for two seconds
-    dropped_.emplace(to.number, "its version cannot follow a broker that was replaced");
+  if (!connection.takes_tables) {  // it would use what the old one says for two seconds
+    dropped_.emplace(connection.number, "its version cannot follow a broker that was replaced");
     return;
   }
-  const prepared& queued = to.events->queue;
+  const prepared& queued = connection.events->queue;
   if (std::any_of(queued.begin(), queued.end(), [](const outgoing& each) {
         return each.is_table();  // the predecessor has not sent its own: this one goes instead
       })) {
@@ -320,7 +320,7 @@ void restorer::give_table(connection& to) {
   packet.front().ids = {0};
   packet.front().is_reply = false;
   packet.front().on_event_lane = true;
-  sender_.send(to, std::move(packet));
+  sender_.send(connection, std::move(packet));
 }
 
 }  // namespace gpushm::broker_detail

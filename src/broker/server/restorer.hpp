@@ -30,7 +30,7 @@ namespace gpushm::broker_detail {
 class restorer {
  public:
   /// All must outlive this object.
-  restorer(takeover_state& from,
+  restorer(takeover_state& state,
            asio::io_context& io,
            hub& sessions,
            state_table_file& table,
@@ -41,7 +41,7 @@ class restorer {
            sender& sends,
            admission& entry,
            std::uint32_t max_inflight_descriptors)
-      : from_(from),
+      : from_(state),
         io_(io),
         hub_(sessions),
         table_(table),
@@ -61,13 +61,13 @@ class restorer {
   void restore();
 
  private:
-  void restore_segment(gpushm::generation generation, const core::saved_segment& what);
-  void restore_session(core::session_id number, const core::saved_session& what);
+  void restore_segment(gpushm::generation generation, const core::saved_segment& segment);
+  void restore_session(core::session_id number, const core::saved_session& session);
   void restore_packet(std::uint64_t number, records::packet_record& record);
-  void restore_freed(gpushm::generation generation, const core::saved_segment& what);
+  void restore_freed(gpushm::generation generation, const core::saved_segment& segment);
   std::shared_ptr<const segment_files> orphans_of(const records::packet_record& record);
-  void restore_events(connection& of);
-  void give_table(connection& to);
+  void restore_events(connection& connection);
+  void give_table(connection& connection);
   void drop_sessions();
 
   takeover_state& from_;

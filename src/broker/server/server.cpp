@@ -140,7 +140,10 @@ class server::impl final : public outbox {
         descriptor_receiver_([this] { return recorder_.another_shelf(); }),
         hub_(hub_config(), *this, &impl::on_slot, this),
         loop_(
-            io_, log_, [this](connection& of) { step(of); }, [this] { driver_.schedule(); }),
+            io_,
+            log_,
+            [this](connection& connection) { step(connection); },
+            [this] { driver_.schedule(); }),
         driver_(io_, hub_, loop_, log_, recorder_),
         session_ender_(io_,
                        hub_,
@@ -282,21 +285,23 @@ class server::impl final : public outbox {
 
   // ---- outbox ----
 
-  void send(session& to, prepared packet) noexcept override {
+  void send(session& target, prepared packet) noexcept override {
     const bool is_question =
         !packet.empty() && !packet.front().is_reply && !packet.front().subscription;
     if (is_question || last_sent_ != adaptive_poll::after::question) {
       last_sent_ = is_question ? adaptive_poll::after::question : adaptive_poll::after::reply;
     }
-    sender_.send(connection_of(to), std::move(packet));
+    sender_.send(connection_of(target), std::move(packet));
   }
 
   void deliver() noexcept override { sender_.deliver(); }
 
-  void record(const session& of) noexcept override { static_cast<const connection&>(of).record(); }
+  void record(const session& session) noexcept override {
+    static_cast<const connection&>(session).record();
+  }
 
-  void record_all(session& of) noexcept override {
-    connection& whole = connection_of(of);
+  void record_all(session& session) noexcept override {
+    connection& whole = connection_of(session);
     whole.recorded_next.reset();
     whole.record();
     whole.for_each_lane([&](const lane& each) {
@@ -320,21 +325,21 @@ class server::impl final : public outbox {
     });
   }
 
-  [[nodiscard]] bool takes_event(const session& of,
+  [[nodiscard]] bool takes_event(const session& session,
                                  std::uint64_t subscription) const noexcept override {
-    return sender::takes_event(static_cast<const connection&>(of), subscription);
+    return sender::takes_event(static_cast<const connection&>(session), subscription);
   }
 
-  void lose_event(session& of, std::uint64_t subscription) noexcept override {
-    sender_.lose_event(connection_of(of), subscription);
+  void lose_event(session& session, std::uint64_t subscription) noexcept override {
+    sender_.lose_event(connection_of(session), subscription);
   }
 
-  void fence_of(session& of, fence kind, kept_fd pidfd, kept_fd life) override {
-    session_ender_.set_fence(connection_of(of), kind, std::move(pidfd), std::move(life));
+  void fence_of(session& session, fence kind, kept_fd pidfd, kept_fd life) override {
+    session_ender_.set_fence(connection_of(session), kind, std::move(pidfd), std::move(life));
   }
 
-  [[nodiscard]] kept_fd open_event_lane(session& of) override {
-    connection& to = connection_of(of);
+  [[nodiscard]] kept_fd open_event_lane(session& session) override {
+    connection& to = connection_of(session);
     try {
       to.prepare_events();  // done by the receiver, unless that has failed
     } catch (const keeper_busy&) {
@@ -347,13 +352,13 @@ class server::impl final : public outbox {
     return std::move(pair.second);
   }
 
-  [[nodiscard]] std::uint64_t events_queued(const session& of) const noexcept override {
-    const auto& lane = static_cast<const connection&>(of).events;
+  [[nodiscard]] std::uint64_t events_queued(const session& session) const noexcept override {
+    const auto& lane = static_cast<const connection&>(session).events;
     return lane ? lane->queued : 0;
   }
 
-  void drop(session& of, std::string_view why) noexcept override {
-    session_ender_.drop(connection_of(of), why);
+  void drop(session& session, std::string_view why) noexcept override {
+    session_ender_.drop(connection_of(session), why);
   }
 
  private:
@@ -380,13 +385,13 @@ class server::impl final : public outbox {
     }
     // Handlers queued in `io_` keep connections alive longer than the objects that they use.
     hub_.for_each_session([this](session& each) {
-      connection& of = connection_of(each);
-      of.process.stop();
-      of.ending.reset();
-      loop_.leave(of);
-      of.for_each_lane([](lane& one) { one.queue.clear(); });
-      of.held.reset();
-      of.rest.reset();
+      connection& connection = connection_of(each);
+      connection.process.stop();
+      connection.ending.reset();
+      loop_.leave(connection);
+      connection.for_each_lane([](lane& lane) { lane.queue.clear(); });
+      connection.held.reset();
+      connection.rest.reset();
     });
   }
 
@@ -505,12 +510,12 @@ class server::impl final : public outbox {
             from_ ? &from_->state : nullptr};
   }
 
-  [[nodiscard]] segment_ledger::config ledger_of(succession& with) const {
-    return {with.ledger_path,
+  [[nodiscard]] segment_ledger::config ledger_of(succession& succession) const {
+    return {succession.ledger_path,
             options_.domain,
-            std::move(with.code),
+            std::move(succession.code),
             from_ ? std::nullopt : std::optional(first_generation_),
-            with.return_time};
+            succession.return_time};
   }
 
   [[nodiscard]] core::limits limits() const {
@@ -529,11 +534,11 @@ class server::impl final : public outbox {
 
   // ---- a predecessor and a successor ----
 
-  [[nodiscard]] static transport::listener inherited_listener(takeover_state& from) {
-    return {from.broker.socket_path,
-            from.take(from.broker.lock).file,
-            from.take(from.broker.listener).file,
-            {from.broker.socket_device, from.broker.socket_inode}};
+  [[nodiscard]] static transport::listener inherited_listener(takeover_state& state) {
+    return {state.broker.socket_path,
+            state.take(state.broker.lock).file,
+            state.take(state.broker.listener).file,
+            {state.broker.socket_device, state.broker.socket_inode}};
   }
 
   [[nodiscard]] recorder make_recorder(const std::string& short_name) {
@@ -588,41 +593,41 @@ class server::impl final : public outbox {
     static_cast<impl*>(self)->table_.set(slot, generation, state);
   }
 
-  [[nodiscard]] static connection& connection_of(session& of) noexcept {
-    return static_cast<connection&>(of);
+  [[nodiscard]] static connection& connection_of(session& session) noexcept {
+    return static_cast<connection&>(session);
   }
 
   /// Does a bounded part of a connection's work.
-  void step(connection& of) {
+  void step(connection& member) {
     if (recorder_.is_behind()) {
       retry_recording();
-      retries_.later(of);
+      retries_.later(member);
       return;
     }
     try {
-      if (of.may_flush()) {
-        const recorder::step named(recorder_, {step_kind::replies, of.number});
-        sender_.flush(of);
-      } else if (of.may_go_on()) {
-        const recorder::step named(recorder_, {step_kind::open_rest, of.number});
-        hub_.resume(of);
-      } else if (of.last_packets) {
-        const recorder::step named(recorder_, {step_kind::end, of.number});
-        receiver_.read_last(of);
-      } else if (hub_.has_many_events() && (of.may_read_events() || of.may_read())) {
+      if (member.may_flush()) {
+        const recorder::step named(recorder_, {step_kind::replies, member.number});
+        sender_.flush(member);
+      } else if (member.may_go_on()) {
+        const recorder::step named(recorder_, {step_kind::open_rest, member.number});
+        hub_.resume(member);
+      } else if (member.last_packets) {
+        const recorder::step named(recorder_, {step_kind::end, member.number});
+        receiver_.read_last(member);
+      } else if (hub_.has_many_events() && (member.may_read_events() || member.may_read())) {
         const recorder::step named(recorder_, {step_kind::work, 0});
         hub_.send_events();
-      } else if (of.may_read_events()) {
-        receiver_.read_one(*of.events);
-      } else if (of.may_read()) {
-        receiver_.read_one(of.requests);
-      } else if (of.is_over()) {
-        const recorder::step named(recorder_, {step_kind::end, of.number});
-        session_ender_.close(of);
+      } else if (member.may_read_events()) {
+        receiver_.read_one(*member.events);
+      } else if (member.may_read()) {
+        receiver_.read_one(member.requests);
+      } else if (member.is_over()) {
+        const recorder::step named(recorder_, {step_kind::end, member.number});
+        session_ender_.close(member);
       }
     } catch (const std::exception& why) {
-      log_.dropped(of, why.what());
-      session_ender_.close(of);
+      log_.dropped(member, why.what());
+      session_ender_.close(member);
     }
   }
 
@@ -645,7 +650,7 @@ class server::impl final : public outbox {
   /// A start that succeeds, or that ends with an exception, is none that has ended the process.
   class end_of_start {
    public:
-    explicit end_of_start(recorder& of) : of_(of) {}
+    explicit end_of_start(recorder& recorder) : of_(recorder) {}
     end_of_start(const end_of_start&) = delete;
     end_of_start& operator=(const end_of_start&) = delete;
     ~end_of_start() { of_.end_continuing(); }

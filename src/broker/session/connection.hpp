@@ -86,9 +86,9 @@ struct connection final : session, std::enable_shared_from_this<connection> {
     }
   }
 
-  [[nodiscard]] static journal::record_key key_of_handled(const lane& on) noexcept {
+  [[nodiscard]] static journal::record_key key_of_handled(const lane& lane) noexcept {
     return records::key_of(
-        records::kind::handled, on.of.number, on.kind == lane_kind::events ? 1 : 0);
+        records::kind::handled, lane.of.number, lane.kind == lane_kind::events ? 1 : 0);
   }
   /// Creates the sockets of its event lane, `next_events`, and stores them; no effect the second
   /// time. Throws as recorder::keep, and too_many_descriptors; another call continues.

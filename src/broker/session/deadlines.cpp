@@ -13,23 +13,23 @@ constexpr std::chrono::milliseconds housekeeping_period{50};
 
 }  // namespace
 
-void deadlines::expect_hello(connection& of, clock::time_point now) {
-  of.accepted = now;
-  silent_.push_back(of.number);
+void deadlines::expect_hello(connection& connection, clock::time_point now) {
+  connection.accepted = now;
+  silent_.push_back(connection.number);
   arm();
 }
 
-void deadlines::expect_reader(lane& on, clock::time_point now) {
-  if (!on.blocked_since) {
-    stalled_.insert(on.of.number);
-    on.blocked_since = now;
+void deadlines::expect_reader(lane& lane, clock::time_point now) {
+  if (!lane.blocked_since) {
+    stalled_.insert(lane.of.number);
+    lane.blocked_since = now;
     arm();
   }
 }
 
-void deadlines::reader_resumed(lane& on, clock::time_point now) noexcept {
-  if (on.blocked_since) {
-    on.blocked_since = now;
+void deadlines::reader_resumed(lane& lane, clock::time_point now) noexcept {
+  if (lane.blocked_since) {
+    lane.blocked_since = now;
   }
 }
 
@@ -42,18 +42,18 @@ void deadlines::reader_is_done(lane& on) noexcept {
   }
 }
 
-void deadlines::expect_receiver(lane& from, clock::time_point now) {
-  if (!from.waits_for_receiver_since) {
-    waiting_for_receiver_.insert(from.of.number);
-    from.waits_for_receiver_since = now;
+void deadlines::expect_receiver(lane& lane, clock::time_point now) {
+  if (!lane.waits_for_receiver_since) {
+    waiting_for_receiver_.insert(lane.of.number);
+    lane.waits_for_receiver_since = now;
     arm();
   }
 }
 
-void deadlines::expect_descriptors(lane& from, clock::time_point now) {
-  from.waits_for_receiver_since.reset();
-  receiving_descriptors_.insert(from.of.number);
-  from.receiving_descriptors_since = now;
+void deadlines::expect_descriptors(lane& lane, clock::time_point now) {
+  lane.waits_for_receiver_since.reset();
+  receiving_descriptors_.insert(lane.of.number);
+  lane.receiving_descriptors_since = now;
   arm();
 }
 
@@ -92,13 +92,13 @@ void deadlines::forgive(clock::duration time) noexcept {
       of->accepted += time;
     }
   }
-  const auto move = [&](const std::set<core::session_id>& all,
+  const auto move = [&](const std::set<core::session_id>& sessions,
                         std::optional<clock::time_point> lane::*since) {
-    for (const core::session_id each : all) {
-      if (connection* const of = find(each)) {
-        of->for_each_lane([&](lane& on) {
-          if (on.*since) {
-            *(on.*since) += time;
+    for (const core::session_id each : sessions) {
+      if (connection* const connection = find(each)) {
+        connection->for_each_lane([&](lane& lane) {
+          if (lane.*since) {
+            *(lane.*since) += time;
           }
         });
       }
@@ -111,36 +111,36 @@ void deadlines::forgive(clock::duration time) noexcept {
 
 void deadlines::close_late(clock::time_point now) {
   while (!silent_.empty()) {
-    connection* const of = find(silent_.front());
-    if (of != nullptr && !of->greeted) {
-      if (now - of->accepted < limits_.hello) {
+    connection* const connection = find(silent_.front());
+    if (connection != nullptr && !connection->greeted) {
+      if (now - connection->accepted < limits_.hello) {
         break;
       }
-      ender_.close(*of);
+      ender_.close(*connection);
     }
     silent_.pop_front();
   }
-  const auto close_those = [&](std::set<core::session_id>& all,
+  const auto close_those = [&](std::set<core::session_id>& sessions,
                                std::optional<clock::time_point> lane::*since,
                                std::string_view why) {
-    for (auto at = all.begin(); at != all.end();) {
-      connection* const of = find(*at);
+    for (auto at = sessions.begin(); at != sessions.end();) {
+      connection* const connection = find(*at);
       std::optional<clock::time_point> oldest;
-      if (of != nullptr) {
-        of->for_each_lane([&](lane& each) {
+      if (connection != nullptr) {
+        connection->for_each_lane([&](lane& each) {
           if (each.*since && (!oldest || *(each.*since) < *oldest)) {
             oldest = each.*since;
           }
         });
       }
       if (!oldest) {
-        at = all.erase(at);
+        at = sessions.erase(at);
         continue;
       }
       ++at;
       if (now - *oldest >= limits_.send) {
-        log_.dropped(*of, why);
-        ender_.close(*of);
+        log_.dropped(*connection, why);
+        ender_.close(*connection);
       }
     }
   };

@@ -36,21 +36,21 @@ class deadlines {
   deadlines& operator=(const deadlines&) = delete;
   ~deadlines() = default;
 
-  /// `of` was accepted at `now`. Precondition: calls are in order of `now`.
-  void expect_hello(connection& of, clock::time_point now);
-  /// Packets queued on `on` wait for the peer. No effect if they already do.
-  void expect_reader(lane& on, clock::time_point now);
+  /// `connection` was accepted at `now`. Precondition: calls are in order of `now`.
+  void expect_hello(connection& connection, clock::time_point now);
+  /// Packets queued on `lane` wait for the peer. No effect if they already do.
+  void expect_reader(lane& lane, clock::time_point now);
   /// The peer has read something: restarts its deadline.
-  static void reader_resumed(lane& on, clock::time_point now) noexcept;
+  static void reader_resumed(lane& lane, clock::time_point now) noexcept;
   /// Nothing waits for the peer any longer.
   void reader_is_done(lane& on) noexcept;
-  /// The descriptor receiver is too busy to receive a packet of `from`. No effect if it already
+  /// The descriptor receiver is too busy to receive a packet of `lane`. No effect if it already
   /// was.
-  void expect_receiver(lane& from, clock::time_point now);
-  /// The descriptor receiver receives a packet of `from`, whose descriptors may block it.
-  void expect_descriptors(lane& from, clock::time_point now);
-  static void descriptors_received(lane& from) noexcept {
-    from.receiving_descriptors_since.reset();
+  void expect_receiver(lane& lane, clock::time_point now);
+  /// The descriptor receiver receives a packet of `lane`, whose descriptors may block it.
+  void expect_descriptors(lane& lane, clock::time_point now);
+  static void descriptors_received(lane& lane) noexcept {
+    lane.receiving_descriptors_since.reset();
   }
 
   /// `close_late`. If this check comes much later than it was `due`, the broker did not run

@@ -53,21 +53,23 @@ void end_watch::wait(std::function<void()> ended) {
   }
 }
 
-void end_watch::arm(const std::shared_ptr<state>& of) {
-  of->events.async_wait(asio::posix::stream_descriptor::wait_read, [of](asio::error_code code) {
-    of->armed = false;
-    if (code || !of->events.is_open() || !of->ended) {
-      return;
-    }
-    // An Asio event is only a hint: an event queued for a released descriptor is delivered to the
-    // next descriptor that reuses its slot, and a wait performs no operation that could fail.
-    if (!is_readable(of->file.get())) {
-      arm(of);
-      return;
-    }
-    std::exchange(of->ended, nullptr)();
-  });
-  of->armed = true;
+void end_watch::arm(const std::shared_ptr<state>& state) {
+  state->events.async_wait(asio::posix::stream_descriptor::wait_read,
+                           [state](asio::error_code code) {
+                             state->armed = false;
+                             if (code || !state->events.is_open() || !state->ended) {
+                               return;
+                             }
+                             // An Asio event is only a hint: an event queued for a released
+                             // descriptor is delivered to the next descriptor that reuses its slot,
+                             // and a wait performs no operation that could fail.
+                             if (!is_readable(state->file.get())) {
+                               arm(state);
+                               return;
+                             }
+                             std::exchange(state->ended, nullptr)();
+                           });
+  state->armed = true;
 }
 
 void end_watch::stop() noexcept {

@@ -26,7 +26,7 @@ class end_watch {
 
  private:
   struct state;
-  static void arm(const std::shared_ptr<state>& of);
+  static void arm(const std::shared_ptr<state>& state);
 
   std::shared_ptr<state> state_;
 };

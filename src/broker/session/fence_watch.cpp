@@ -9,11 +9,11 @@ namespace gpushm::broker_detail {
 
 struct fence_watch::state : std::enable_shared_from_this<fence_watch::state> {
   state(asio::io_context& io,
-        fence with,
+        fence fence,
         end_watch of_process,
         end_watch of_life,
         std::chrono::milliseconds longest)
-      : kind(with),
+      : kind(fence),
         process(std::move(of_process)),
         life(std::move(of_life)),
         delay(longest),

@@ -22,8 +22,8 @@ struct connection;
 struct lane {
   using clock = std::chrono::steady_clock;
 
-  lane(asio::io_context& io, connection& owner, lane_kind which, kept_fd connected)
-      : of(owner), kind(which), socket(std::move(connected)), events(io) {
+  lane(asio::io_context& io, connection& owner, lane_kind lane_kind, kept_fd connected)
+      : of(owner), kind(lane_kind), socket(std::move(connected)), events(io) {
     if (socket) {  // empty: closed before a restart
       events.assign(socket.get());
     }

@@ -10,14 +10,14 @@ namespace gpushm::broker_detail {
 
 namespace {
 
-std::string text_of(const connection& of) {
-  std::string text =
-      of.peer.pid > 0 ? "pid " + std::to_string(of.peer.pid) : "a client with unknown pid";
-  if (of.peer.uid_known) {
-    text += ", uid " + std::to_string(of.peer.uid);
+std::string text_of(const connection& connection) {
+  std::string text = connection.peer.pid > 0 ? "pid " + std::to_string(connection.peer.pid)
+                                             : "a client with unknown pid";
+  if (connection.peer.uid_known) {
+    text += ", uid " + std::to_string(connection.peer.uid);
   }
-  if (!text.ends_with(of.principal.key)) {
-    text += ", " + of.principal.key;
+  if (!text.ends_with(connection.principal.key)) {
+    text += ", " + connection.principal.key;
   }
   return text;
 }
@@ -32,9 +32,9 @@ void member_log::write(std::string_view text) {
   }
 }
 
-void member_log::dropped(const connection& of, std::string_view why) {
+void member_log::dropped(const connection& connection, std::string_view why) {
   std::string text = "dropped ";
-  text += text_of(of);
+  text += text_of(connection);
   text += " in domain ";
   text += domain_;
   text += ": ";

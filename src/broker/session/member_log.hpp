@@ -23,7 +23,7 @@ class member_log {
   /// Throws std::bad_alloc.
   void write(std::string_view text);
   /// Throws std::bad_alloc.
-  void dropped(const connection& of, std::string_view why);
+  void dropped(const connection& connection, std::string_view why);
 
   /// Runs `job` and logs what it throws: one member's failure, or a lack of memory, must not end
   /// the loop.

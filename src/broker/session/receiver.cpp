@@ -18,12 +18,12 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 /// Who sends anything else, or nothing, costs no event lane.
-bool is_hello(const transport::peeked& got) noexcept {
-  if (got.status != transport::receive_status::packet) {
+bool is_hello(const transport::peeked& peeked) noexcept {
+  if (peeked.status != transport::receive_status::packet) {
     return false;
   }
   try {
-    const auto message = wire::decode(got.packet);
+    const auto message = wire::decode(peeked.packet);
     return message && std::holds_alternative<wire::hello>(message->body);
   } catch (const std::bad_alloc&) {
     return true;
@@ -55,57 +55,57 @@ receiver::receiver(asio::io_context& io,
       recorder_(records),
       receiver_events_(io, descriptors.descriptor()) {}
 
-void receiver::read_last(connection& from) {
-  lane& on = from.requests;
-  if (--*from.last_packets < 0 || from.dropped || on.receiving_descriptors_since ||
+void receiver::read_last(connection& connection) {
+  lane& on = connection.requests;
+  if (--*connection.last_packets < 0 || connection.dropped || on.receiving_descriptors_since ||
       !remove_handled(on)) {
-    ender_.close(from);
+    ender_.close(connection);
     return;
   }
   const transport::peeked got = transport::peek_bytes(on.socket.get(), buffer_);
   if (got.status == transport::receive_status::packet && !got.has_descriptors) {
     handle(on, got);
   } else {
-    ender_.close(from);
+    ender_.close(connection);
   }
 }
 
-void receiver::watch(lane& on) {
-  if (on.wait_armed || on.of.closed) {
+void receiver::watch(lane& lane) {
+  if (lane.wait_armed || lane.of.closed) {
     return;
   }
-  on.wait_armed = true;
-  on.events.async_wait(asio::posix::stream_descriptor::wait_read,
-                       [this, &on, kept = on.of.shared_from_this()](asio::error_code code) {
-                         on.wait_armed = false;
-                         if (code || kept->closed) {
-                           return;
-                         }
-                         on.readable = true;
-                         loop_.request_turn(*kept);
-                       });
+  lane.wait_armed = true;
+  lane.events.async_wait(asio::posix::stream_descriptor::wait_read,
+                         [this, &lane, kept = lane.of.shared_from_this()](asio::error_code code) {
+                           lane.wait_armed = false;
+                           if (code || kept->closed) {
+                             return;
+                           }
+                           lane.readable = true;
+                           loop_.request_turn(*kept);
+                         });
 }
 
-void receiver::read_one(lane& on) {
-  connection& from = on.of;
+void receiver::read_one(lane& lane) {
+  connection& from = lane.of;
   const step_kind kind =
-      on.kind == lane_kind::events ? step_kind::receive_event : step_kind::receive;
+      lane.kind == lane_kind::events ? step_kind::receive_event : step_kind::receive;
   const recorder::step named(recorder_, {kind, from.number});
-  if (!remove_handled(on)) {
+  if (!remove_handled(lane)) {
     return;
   }
-  if (std::exchange(on.is_put_off, false)) {
-    take(on, std::static_pointer_cast<received_packet>(on.peeked));
+  if (std::exchange(lane.is_put_off, false)) {
+    take(lane, std::static_pointer_cast<received_packet>(lane.peeked));
     return;
   }
-  const transport::peeked got = transport::peek_bytes(on.socket.get(), buffer_);
-  if (!from.greeted && on.kind == lane_kind::requests && is_hello(got) &&
+  const transport::peeked got = transport::peek_bytes(lane.socket.get(), buffer_);
+  if (!from.greeted && lane.kind == lane_kind::requests && is_hello(got) &&
       !is_event_lane_ready(from)) {
-    wait_for_keeper(on);
+    wait_for_keeper(lane);
     return;
   }
-  if (got.has_descriptors && on.kind == lane_kind::events) {
-    on.readable = false;  // they are closed with the socket
+  if (got.has_descriptors && lane.kind == lane_kind::events) {
+    lane.readable = false;  // they are closed with the socket
     hub_.violate(from, 0, "descriptors received on the event lane");
     return;
   }
@@ -116,35 +116,36 @@ void receiver::read_one(lane& on) {
       taken = hub_.descriptors_taken(from, got.packet);
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): retried as if it were busy
     }
-    if (taken && descriptor_receiver_.fetch(from.number, from.principal, on.socket.get(), *taken)) {
-      deadlines_.expect_descriptors(on, clock::now());
+    if (taken &&
+        descriptor_receiver_.fetch(from.number, from.principal, lane.socket.get(), *taken)) {
+      deadlines_.expect_descriptors(lane, clock::now());
     } else {
-      on.readable = false;  // the descriptor receiver is busy: retry soon
-      deadlines_.expect_receiver(on, clock::now());
+      lane.readable = false;  // the descriptor receiver is busy: retry soon
+      deadlines_.expect_receiver(lane, clock::now());
       poll_.later(from);
     }
     return;
   }
   if (got.status == transport::receive_status::packet) {
-    handle(on, got);
+    handle(lane, got);
     return;
   }
   if (got.status == transport::receive_status::truncated) {
     hub_.receive_truncated(from);
   } else if (got.status == transport::receive_status::closed) {
-    from.end(on);
+    from.end(lane);
   }
-  on.readable = false;
-  if (!on.over && !from.closed) {
-    watch(on);
+  lane.readable = false;
+  if (!lane.over && !from.closed) {
+    watch(lane);
   }
 }
 
 /// Before its Hello is handled. Returns false while the keeper is busy; if it is behind, or there
 /// are no descriptors left, Hello is refused.
-bool receiver::is_event_lane_ready(connection& of) {
+bool receiver::is_event_lane_ready(connection& connection) {
   try {
-    of.prepare_events();
+    connection.prepare_events();
     return true;
   } catch (const keeper_busy&) {
     return false;
@@ -155,54 +156,54 @@ bool receiver::is_event_lane_ready(connection& of) {
   }
 }
 
-void receiver::wait_for_keeper(lane& on) {
-  on.readable = false;
-  keeper_poll_.later(on.of);
+void receiver::wait_for_keeper(lane& lane) {
+  lane.readable = false;
+  keeper_poll_.later(lane.of);
 }
 
 /// A packet without descriptors, the first one in the socket.
-void receiver::handle(lane& on, const transport::peeked& got) {
-  const recorder::step handled(recorder_, {step_kind::request, on.of.number});
-  begin_handling(on);
-  if (hub_.receive(on.of, got.packet, {}, clock::now(), 0, on.kind)) {
-    finish_handling(on);
+void receiver::handle(lane& lane, const transport::peeked& peeked) {
+  const recorder::step handled(recorder_, {step_kind::request, lane.of.number});
+  begin_handling(lane);
+  if (hub_.receive(lane.of, peeked.packet, {}, clock::now(), 0, lane.kind)) {
+    finish_handling(lane);
   } else {
-    on.handled = false;
-    wait_for_keeper(on);
+    lane.handled = false;
+    wait_for_keeper(lane);
   }
 }
 
 /// The hub records this with the packet's effects.
-void receiver::begin_handling(lane& on) {
-  on.handled = true;
-  recorder_.mark(connection::key_of_handled(on));
+void receiver::begin_handling(lane& lane) {
+  lane.handled = true;
+  recorder_.mark(connection::key_of_handled(lane));
 }
 
-void receiver::finish_handling(lane& on) {
+void receiver::finish_handling(lane& lane) {
   ++received_;
-  static_cast<void>(remove_handled(on));
-  sender_.settle_after_request(on.of);
+  static_cast<void>(remove_handled(lane));
+  sender_.settle_after_request(lane.of);
 }
 
 /// Removes the first packet, if it has been handled. Returns false if nothing can be received now.
-bool receiver::remove_handled(lane& on) {
-  if (on.of.closed || recorder_.is_behind()) {
+bool receiver::remove_handled(lane& lane) {
+  if (lane.of.closed || recorder_.is_behind()) {
     return false;
   }
-  if (!on.handled) {
+  if (!lane.handled) {
     return true;
   }
   const auto result = transport::remove_reported(
       recorder_.call(),
-      records::first_packet_of(on.of.number, on.kind == lane_kind::events),
-      on.socket.get());
-  on.handled = false;
-  recorder_.erase(connection::key_of_handled(on));
+      records::first_packet_of(lane.of.number, lane.kind == lane_kind::events),
+      lane.socket.get());
+  lane.handled = false;
+  recorder_.erase(connection::key_of_handled(lane));
   recorder_.commit_call();
-  on.peeked.reset();
+  lane.peeked.reset();
   if (result != transport::remove_result::removed) {
-    log_.dropped(on.of, "a packet has left its socket before it was removed");
-    ender_.close(on.of);
+    log_.dropped(lane.of, "a packet has left its socket before it was removed");
+    ender_.close(lane.of);
     return false;
   }
   return true;
@@ -234,12 +235,12 @@ void receiver::take(std::unique_ptr<received_packet> whole) {
     }
     got->kept.clear();
   }
-  auto* const found = static_cast<connection*>(hub_.find(got->session));
-  if (found == nullptr || found->closed) {
+  auto* const hub = static_cast<connection*>(hub_.find(got->session));
+  if (hub == nullptr || hub->closed) {
     hub_.discard(std::move(got->descriptors));
     return;
   }
-  connection& from = *found;
+  connection& from = *hub;
   lane& on = from.requests;
   deadlines::descriptors_received(on);
   if (got->failed || got->status == transport::receive_status::closed) {
@@ -251,13 +252,13 @@ void receiver::take(std::unique_ptr<received_packet> whole) {
   loop_.request_turn(from);
 }
 
-void receiver::take(lane& on, const std::shared_ptr<received_packet>& got) {
-  connection& from = on.of;
-  on.peeked = got;
+void receiver::take(lane& lane, const std::shared_ptr<received_packet>& packet) {
+  connection& from = lane.of;
+  lane.peeked = packet;
   const recorder::step handled(recorder_, {step_kind::request, from.number});
-  switch (got->status) {
+  switch (packet->status) {
     case transport::receive_status::would_block:  // its job was lost: retry soon
-      on.readable = false;
+      lane.readable = false;
       poll_.later(from);
       break;
     case transport::receive_status::closed:
@@ -266,24 +267,27 @@ void receiver::take(lane& on, const std::shared_ptr<received_packet>& got) {
       hub_.receive_truncated(from);
       break;
     case transport::receive_status::descriptors_lost:
-      begin_handling(on);
-      hub_.receive_without_descriptors(from, got->packet, got->is_keeper_behind);
-      finish_handling(on);
+      begin_handling(lane);
+      hub_.receive_without_descriptors(from, packet->packet, packet->is_keeper_behind);
+      finish_handling(lane);
       break;
     case transport::receive_status::packet:
-      begin_handling(on);
-      if (!hub_.receive(
-              from, got->packet, std::move(got->descriptors), clock::now(), got->foreign)) {
-        on.handled = false;
-        on.is_put_off = true;
-        wait_for_keeper(on);
+      begin_handling(lane);
+      if (!hub_.receive(from,
+                        packet->packet,
+                        std::move(packet->descriptors),
+                        clock::now(),
+                        packet->foreign)) {
+        lane.handled = false;
+        lane.is_put_off = true;
+        wait_for_keeper(lane);
         return;
       }
-      finish_handling(on);
+      finish_handling(lane);
       break;
   }
-  if (!on.handled) {
-    on.peeked.reset();
+  if (!lane.handled) {
+    lane.peeked.reset();
   }
 }
 

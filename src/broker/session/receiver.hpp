@@ -49,23 +49,23 @@ class receiver {
   void start();
   /// Receives one packet, or has the descriptor receiver receive it. Precondition: the connection's
   /// `may_read` or `may_read_events`; everything is recorded.
-  void read_one(lane& on);
+  void read_one(lane& lane);
   /// The same once the client's process is dead: closes the connection when no packet is left or
   /// the next one cannot be a goodbye.
-  void read_last(connection& from);
+  void read_last(connection& connection);
   /// Number of packets received so far.
   [[nodiscard]] std::uint64_t received() const noexcept { return received_; }
 
  private:
-  void watch(lane& on);
-  [[nodiscard]] bool is_event_lane_ready(connection& of);
-  void wait_for_keeper(lane& on);
-  void take(lane& on, const std::shared_ptr<received_packet>& got);
-  void handle(lane& on, const transport::peeked& got);
+  void watch(lane& lane);
+  [[nodiscard]] bool is_event_lane_ready(connection& connection);
+  void wait_for_keeper(lane& lane);
+  void take(lane& lane, const std::shared_ptr<received_packet>& packet);
+  void handle(lane& lane, const transport::peeked& peeked);
   void take(std::unique_ptr<received_packet> whole);
-  void begin_handling(lane& on);
-  void finish_handling(lane& on);
-  bool remove_handled(lane& on);
+  void begin_handling(lane& lane);
+  void finish_handling(lane& lane);
+  bool remove_handled(lane& lane);
 
   hub& hub_;
   descriptor_receiver& descriptor_receiver_;

@@ -5,8 +5,8 @@
 
 namespace gpushm::broker_detail {
 
-void retry_poll::later(connection& of) {
-  waiting_.push_back(of.shared_from_this());
+void retry_poll::later(connection& connection) {
+  waiting_.push_back(connection.shared_from_this());
   arm();
 }
 
@@ -24,9 +24,9 @@ void retry_poll::arm() {
       const std::shared_ptr<connection> each = std::move(waiting_.back());
       waiting_.pop_back();
       if (!each->closed) {
-        each->for_each_lane([](lane& on) {
-          on.readable = on.readable || on.kind == lane_kind::requests;
-          on.blocked = on.waits_for_room;
+        each->for_each_lane([](lane& lane) {
+          lane.readable = lane.readable || lane.kind == lane_kind::requests;
+          lane.blocked = lane.waits_for_room;
         });
         loop_.request_turn(*each);
       }

@@ -26,8 +26,8 @@ class retry_poll {
   retry_poll& operator=(const retry_poll&) = delete;
   ~retry_poll() = default;
 
-  /// Lets `of` receive and send again, in a turn some milliseconds later.
-  void later(connection& of);
+  /// Lets `connection` receive and send again, in a turn some milliseconds later.
+  void later(connection& connection);
   /// Call if `later` threw: starts the timer for connections already added. Throws std::bad_alloc.
   void arm();
 

@@ -33,8 +33,8 @@ constexpr std::uint64_t read_step_bytes = 4'096;
 /// The recorded bound of descriptors in flight grows in these steps, so that it is rarely recorded.
 constexpr std::uint32_t inflight_step = 64;
 
-void owe_resync(connection& to, std::uint64_t subscription) noexcept {
-  auto& owed = to.lost_subscriptions;
+void owe_resync(connection& connection, std::uint64_t subscription) noexcept {
+  auto& owed = connection.lost_subscriptions;
   if (std::find(owed.begin(), owed.end(), subscription) == owed.end() &&
       owed.size() < owed.capacity()) {
     owed.push_back(subscription);
@@ -54,25 +54,25 @@ struct unsent_descriptors {
 };
 
 /// Welcome is the first packet.
-inflight_use use_of(const lane& on) noexcept {
-  return on.kind == lane_kind::requests && on.sent == 0 ? inflight_use::welcome
-                                                        : inflight_use::reply;
+inflight_use use_of(const lane& lane) noexcept {
+  return lane.kind == lane_kind::requests && lane.sent == 0 ? inflight_use::welcome
+                                                            : inflight_use::reply;
 }
 
 /// Returns the charge for packets that the peer has read.
-void settle_unread(lane& on) {
-  if (on.of.closed || on.unread_bytes == 0) {
+void settle_unread(lane& lane) {
+  if (lane.of.closed || lane.unread_bytes == 0) {
     return;
   }
-  const auto actual = static_cast<std::uint64_t>(transport::unread_bytes(on.socket.get()));
+  const auto actual = static_cast<std::uint64_t>(transport::unread_bytes(lane.socket.get()));
   if (actual == 0) {
-    on.inflight.reset();
+    lane.inflight.reset();
   }
-  if (actual < on.unread_bytes) {
-    on.of.held.release(core::resource::memory_bytes, on.unread_bytes - actual);
-    on.unread_bytes = actual;
+  if (actual < lane.unread_bytes) {
+    lane.of.held.release(core::resource::memory_bytes, lane.unread_bytes - actual);
+    lane.unread_bytes = actual;
   }
-  on.unread_when_queried = on.unread_bytes;
+  lane.unread_when_queried = lane.unread_bytes;
 }
 
 }  // namespace
@@ -94,9 +94,9 @@ sender::sender(turn_loop& loop,
       max_inflight_descriptors_(max_inflight_descriptors),
       inflight_(std::move(inflight)) {}
 
-void sender::send(connection& to, prepared packet) noexcept {
+void sender::send(connection& connection, prepared packet) noexcept {
   if (!packet.empty()) {
-    log_.guarded([&] { queue(to, packet); });
+    log_.guarded([&] { queue(connection, packet); });
   }
 }
 
@@ -121,34 +121,34 @@ void sender::deliver() noexcept {
   is_delivering_ = false;
 }
 
-void sender::flush_table(connection& to) noexcept {
+void sender::flush_table(connection& connection) noexcept {
   log_.guarded([&] {
     const auto is_queued = [&] {
-      const prepared& queued = to.events->queue;
+      const prepared& queued = connection.events->queue;
       return std::any_of(
           queued.begin(), queued.end(), [](const outgoing& each) { return each.is_table(); });
     };
-    while (!to.closed && to.events && to.events->may_send() && !recorder_.is_behind() &&
-           is_queued()) {
-      flush_lane(*to.events);
+    while (!connection.closed && connection.events && connection.events->may_send() &&
+           !recorder_.is_behind() && is_queued()) {
+      flush_lane(*connection.events);
     }
-    loop_.request_turn(to);
+    loop_.request_turn(connection);
   });
 }
 
-bool sender::takes_event(const connection& to, std::uint64_t subscription) noexcept {
-  const auto& owed = to.lost_subscriptions;
-  return to.queued_events < max_queued_events &&
+bool sender::takes_event(const connection& connection, std::uint64_t subscription) noexcept {
+  const auto& owed = connection.lost_subscriptions;
+  return connection.queued_events < max_queued_events &&
          std::find(owed.begin(), owed.end(), subscription) == owed.end();
 }
 
-void sender::lose_event(connection& to, std::uint64_t subscription) noexcept {
-  owe_resync(to, subscription);
-  log_.guarded([&] { loop_.request_turn(to); });
+void sender::lose_event(connection& connection, std::uint64_t subscription) noexcept {
+  owe_resync(connection, subscription);
+  log_.guarded([&] { loop_.request_turn(connection); });
 }
 
-void sender::settle_after_request(connection& from) {
-  from.for_each_lane([](lane& each) {
+void sender::settle_after_request(connection& connection) {
+  connection.for_each_lane([](lane& each) {
     if (each.unread_bytes >
         std::min(each.unread_when_queried + read_step_bytes, unread_step_bytes)) {
       settle_unread(each);
@@ -156,10 +156,10 @@ void sender::settle_after_request(connection& from) {
   });
 }
 
-void sender::queue(connection& to, prepared& packet) {
+void sender::queue(connection& connection, prepared& packet) {
   outgoing& one = packet.front();
-  lane& on = one.on_event_lane && to.events ? *to.events : to.requests;
-  if (to.closed || on.send_closed) {
+  lane& on = one.on_event_lane && connection.events ? *connection.events : connection.requests;
+  if (connection.closed || on.send_closed) {
     return;
   }
   const std::uint64_t cost = one.cost();
@@ -167,39 +167,39 @@ void sender::queue(connection& to, prepared& packet) {
   if (is_event) {
     // Events are sent in the subscriber's turn and charged within its share, so that the turn of
     // the session that causes them stays short however many subscribers there are.
-    if (to.queued_events >= max_queued_events ||
-        !to.held.try_take(core::resource::memory_bytes, cost)) {
-      owe_resync(to, *one.subscription);
-      loop_.request_turn(to);
+    if (connection.queued_events >= max_queued_events ||
+        !connection.held.try_take(core::resource::memory_bytes, cost)) {
+      owe_resync(connection, *one.subscription);
+      loop_.request_turn(connection);
       return;
     }
-    ++to.queued_events;
+    ++connection.queued_events;
   } else {
-    to.held.charge(core::resource::memory_bytes, cost);
-    to.queued_replies += one.is_reply ? 1U : 0U;
+    connection.held.charge(core::resource::memory_bytes, cost);
+    connection.queued_replies += one.is_reply ? 1U : 0U;
   }
   record(on, one, on.queued);
   on.queue.splice(on.queue.end(), packet);
   ++on.queued;
   if (is_event) {
-    record_events_later(to);
+    record_events_later(connection);
   } else if (on.kind == lane_kind::events) {
-    to.record_events();
+    connection.record_events();
   }
   if (!is_event) {
     try {
-      if (with_replies_.empty() || with_replies_.back().get() != &to) {
-        with_replies_.push_back(to.shared_from_this());
+      if (with_replies_.empty() || with_replies_.back().get() != &connection) {
+        with_replies_.push_back(connection.shared_from_this());
       }
       return;
     } catch (const std::bad_alloc&) {  // sent in its turn
     }
   }
-  loop_.request_turn(to);
+  loop_.request_turn(connection);
 }
 
 /// `place`: the number of packets queued before it.
-void sender::record(const lane& on, outgoing& packet, std::uint64_t place) noexcept {
+void sender::record(const lane& lane, outgoing& packet, std::uint64_t place) noexcept {
   if (!recorder_.is_on() || packet.subscription) {
     return;
   }
@@ -208,8 +208,8 @@ void sender::record(const lane& on, outgoing& packet, std::uint64_t place) noexc
   }
   try {
     records::packet_record record;
-    record.session = on.of.number;
-    record.on_event_lane = on.kind == lane_kind::events;
+    record.session = lane.of.number;
+    record.on_event_lane = lane.kind == lane_kind::events;
     record.is_reply = packet.is_reply;
     record.place = place;
     record.bytes = packet.packet.empty() ? wire::encode(packet.late) : packet.packet;
@@ -226,15 +226,15 @@ void sender::record(const lane& on, outgoing& packet, std::uint64_t place) noexc
   }
 }
 
-void sender::record_events_later(connection& of) noexcept {
-  if (!recorder_.is_on() || of.are_events_unrecorded) {
+void sender::record_events_later(connection& connection) noexcept {
+  if (!recorder_.is_on() || connection.are_events_unrecorded) {
     return;
   }
   try {
-    with_events_.push_back(of.shared_from_this());
-    of.are_events_unrecorded = true;
+    with_events_.push_back(connection.shared_from_this());
+    connection.are_events_unrecorded = true;
   } catch (const std::bad_alloc&) {
-    of.record_events();
+    connection.record_events();
   }
 }
 
@@ -246,14 +246,14 @@ void sender::record_events() noexcept {
   with_events_.clear();
 }
 
-void sender::record_queue(connection& of) noexcept {
-  of.for_each_lane([&](lane& each) {
+void sender::record_queue(connection& connection) noexcept {
+  connection.for_each_lane([&](lane& each) {
     std::uint64_t place = each.queued - each.queue.size();
     for (outgoing& packet : each.queue) {
       record(each, packet, place++);
     }
   });
-  of.record_events();
+  connection.record_events();
 }
 
 outgoing resync_of(std::uint64_t subscription) {
@@ -267,22 +267,22 @@ outgoing resync_of(std::uint64_t subscription) {
   return packet;
 }
 
-void discard_queue(lane& of) noexcept {
-  for (const outgoing& each : of.queue) {
+void discard_queue(lane& lane) noexcept {
+  for (const outgoing& each : lane.queue) {
     if (each.number != 0) {
-      of.of.recorded_in.erase(records::key_of(records::kind::packet, each.number));
+      lane.of.recorded_in.erase(records::key_of(records::kind::packet, each.number));
     }
     if (each.own) {
-      of.of.recorded_in.forget(each.own->id);
+      lane.of.recorded_in.forget(each.own->id);
     }
   }
-  of.queue.clear();
+  lane.queue.clear();
 }
 
 /// Charges descriptors that are about to be sent. Returns false if there are too many in flight.
-bool sender::take_inflight(lane& on, inflight_use what, std::uint32_t count) noexcept {
+bool sender::take_inflight(lane& lane, inflight_use use, std::uint32_t count) noexcept {
   const auto take = [&] {
-    return on.inflight.try_take(inflight_, on.of.principal, on.socket.get(), what, count);
+    return lane.inflight.try_take(inflight_, lane.of.principal, lane.socket.get(), use, count);
   };
   if (take()) {
     return true;
@@ -292,11 +292,11 @@ bool sender::take_inflight(lane& on, inflight_use what, std::uint32_t count) noe
 }
 
 /// Before they are sent. Returns false if that cannot be recorded now: the recorder is behind.
-bool sender::record_inflight(lane& on, std::uint32_t count) noexcept {
-  const std::uint32_t most = on.inflight_descriptors + count;
-  if (most > on.inflight_bound) {
-    on.inflight_bound = (most / inflight_step + 1) * inflight_step;
-    on.of.record();
+bool sender::record_inflight(lane& lane, std::uint32_t count) noexcept {
+  const std::uint32_t most = lane.inflight_descriptors + count;
+  if (most > lane.inflight_bound) {
+    lane.inflight_bound = (most / inflight_step + 1) * inflight_step;
+    lane.of.record();
     recorder_.commit();
   }
   return !recorder_.is_behind();
@@ -304,86 +304,86 @@ bool sender::record_inflight(lane& on, std::uint32_t count) noexcept {
 
 /// Each predecessor has kept them within the shares, so the bounds are cut to those: members that
 /// have read most of theirs must not leave others without any.
-void sender::restore_inflight(lane& on) noexcept {
-  if (on.unread_bytes == 0) {
+void sender::restore_inflight(lane& lane) noexcept {
+  if (lane.unread_bytes == 0) {
     return;
   }
-  on.inflight_descriptors = std::min(on.inflight_bound, max_inflight_descriptors_);
-  std::uint32_t count = on.inflight_descriptors;
-  while (count != 0 && !take_inflight(on, inflight_use::reply, count)) {
+  lane.inflight_descriptors = std::min(lane.inflight_bound, max_inflight_descriptors_);
+  std::uint32_t count = lane.inflight_descriptors;
+  while (count != 0 && !take_inflight(lane, inflight_use::reply, count)) {
     count /= 2;
   }
 }
 
 /// Returns false if the packet must wait or the lane is closed for sending.
-bool sender::try_send(lane& on, const outgoing& packet) {
+bool sender::try_send(lane& lane, const outgoing& packet) {
   const auto count = static_cast<std::uint32_t>(packet.descriptors.size());
   // A table is the only one of this broker's life; a client that is stopped is not dropped for it.
-  if (count != 0 && on.inflight_descriptors + count > max_inflight_descriptors_ &&
+  if (count != 0 && lane.inflight_descriptors + count > max_inflight_descriptors_ &&
       !packet.is_table()) {
-    if (transport::unread_bytes(on.socket.get()) != 0) {
-      return wait_for_reader(on);
+    if (transport::unread_bytes(lane.socket.get()) != 0) {
+      return wait_for_reader(lane);
     }
-    on.inflight_descriptors = 0;
-    on.inflight.reset();
+    lane.inflight_descriptors = 0;
+    lane.inflight.reset();
   }
-  if (on.unread_bytes > unread_step_bytes) {
-    settle_unread(on);
+  if (lane.unread_bytes > unread_step_bytes) {
+    settle_unread(lane);
     // Unread packets occupy this process's memory.
-    if (on.unread_bytes > unread_step_bytes &&
-        !on.of.held.within_share(core::resource::memory_bytes)) {
-      return wait_for_reader(on);
+    if (lane.unread_bytes > unread_step_bytes &&
+        !lane.of.held.within_share(core::resource::memory_bytes)) {
+      return wait_for_reader(lane);
     }
   }
-  if (count != 0 && !record_inflight(on, count)) {
+  if (count != 0 && !record_inflight(lane, count)) {
     return false;
   }
-  const inflight_use use = use_of(on);
-  if (!take_inflight(on, use, count)) {
-    return wait_for_reader(on);
+  const inflight_use use = use_of(lane);
+  if (!take_inflight(lane, use, count)) {
+    return wait_for_reader(lane);
   }
   try {
-    unsent_descriptors charged(on.inflight, use, count);
+    unsent_descriptors charged(lane.inflight, use, count);
     const std::vector<std::byte> late =
         packet.packet.empty() ? packet.encode() : std::vector<std::byte>();
     const std::vector<std::byte>& bytes = packet.packet.empty() ? late : packet.packet;
     // The subject of a recorded packet is its number.
     const std::uint64_t subject =
-        packet.number != 0 ? packet.number : records::event_of(on.of.number, on.sent);
+        packet.number != 0 ? packet.number : records::event_of(lane.of.number, lane.sent);
     const transport::send_result result = transport::send_reported(
-        recorder_.call(), subject, on.socket.get(), bytes, packet.descriptors);
+        recorder_.call(), subject, lane.socket.get(), bytes, packet.descriptors);
     if (result != transport::send_result::sent) {
       recorder_.call().clear();
     }
     switch (result) {
       case transport::send_result::sent: {
         const std::uint64_t cost = bytes.size() + packet_overhead_bytes;
-        on.inflight_descriptors += count;
+        lane.inflight_descriptors += count;
         charged.count = 0;
-        on.unread_bytes += cost;
-        on.of.held.charge(core::resource::memory_bytes, cost);
+        lane.unread_bytes += cost;
+        lane.of.held.charge(core::resource::memory_bytes, cost);
         return true;
       }
       case transport::send_result::would_block:
-        return wait_for_room(on);
+        return wait_for_room(lane);
       case transport::send_result::closed:
-        end_sending(on);
+        end_sending(lane);
         return false;
     }
   } catch (const error& why) {
     if (why.code() == errc::too_many_descriptors) {
-      return wait_for_reader(on);  // the kernel's limit for this uid is reached
+      return wait_for_reader(lane);  // the kernel's limit for this uid is reached
     }
-    log_.dropped(on.of, why.what());
+    log_.dropped(lane.of, why.what());
   }
-  ender_.close(on.of);
+  ender_.close(lane.of);
   return false;
 }
 
 /// It is sent, or never will be.
-void sender::forget_first(lane& on) {
-  connection& to = on.of;
-  const outgoing& first = on.queue.front();
+void sender::forget_first(lane& lane) {
+  connection& to = lane.of;
+  const outgoing& first = lane.queue.front();
   if (first.number != 0) {
     recorder_.erase(records::key_of(records::kind::packet, first.number));
   }
@@ -393,107 +393,107 @@ void sender::forget_first(lane& on) {
   to.queued_events -= first.subscription ? 1U : 0U;
   to.queued_replies -= !first.subscription && first.is_reply ? 1U : 0U;
   to.held.release(core::resource::memory_bytes, first.cost());
-  on.queue.pop_front();
+  lane.queue.pop_front();
 }
 
 /// The client has closed the lane, possibly after a goodbye: packets that it sent are still read.
-void sender::end_sending(lane& on) {
-  on.send_closed = true;
-  while (!on.queue.empty()) {
-    forget_first(on);
+void sender::end_sending(lane& lane) {
+  lane.send_closed = true;
+  while (!lane.queue.empty()) {
+    forget_first(lane);
   }
-  deadlines_.reader_is_done(on);
-  on.of.end(on);
-  loop_.request_turn(on.of);
+  deadlines_.reader_is_done(lane);
+  lane.of.end(lane);
+  loop_.request_turn(lane.of);
 }
 
 /// Waits for room in the socket, which the event loop reports.
-bool sender::wait_for_room(lane& on) {
-  deadlines_.expect_reader(on, clock::now());
-  if (!on.waits_for_room) {
-    on.events.async_wait(asio::posix::stream_descriptor::wait_write,
-                         [this, &on, kept = on.of.shared_from_this()](asio::error_code code) {
-                           on.waits_for_room = false;
-                           if (!code && !kept->closed) {
-                             on.blocked = false;
-                             loop_.request_turn(*kept);
-                           }
-                         });
-    on.waits_for_room = true;
+bool sender::wait_for_room(lane& lane) {
+  deadlines_.expect_reader(lane, clock::now());
+  if (!lane.waits_for_room) {
+    lane.events.async_wait(asio::posix::stream_descriptor::wait_write,
+                           [this, &lane, kept = lane.of.shared_from_this()](asio::error_code code) {
+                             lane.waits_for_room = false;
+                             if (!code && !kept->closed) {
+                               lane.blocked = false;
+                               loop_.request_turn(*kept);
+                             }
+                           });
+    lane.waits_for_room = true;
   }
-  on.blocked = true;  // last: if the wait could not be started, the packet is retried
+  lane.blocked = true;  // last: if the wait could not be started, the packet is retried
   return false;
 }
 
 /// Waits until the peer reads descriptors or memory, for which there is no event. A peer that has
 /// read everything waits for others, and is not closed for that.
-bool sender::wait_for_reader(lane& on) {
-  if (on.of.dropped || transport::unread_bytes(on.socket.get()) != 0) {
-    deadlines_.expect_reader(on, clock::now());
+bool sender::wait_for_reader(lane& lane) {
+  if (lane.of.dropped || transport::unread_bytes(lane.socket.get()) != 0) {
+    deadlines_.expect_reader(lane, clock::now());
   } else {
-    deadlines_.reader_is_done(on);
+    deadlines_.reader_is_done(lane);
   }
-  poll_.later(on.of);
-  on.blocked = true;
+  poll_.later(lane.of);
+  lane.blocked = true;
   return false;
 }
 
-void sender::flush(connection& to) {
-  to.for_each_lane([&](lane& each) {
-    if (!to.closed && each.may_send()) {
+void sender::flush(connection& connection) {
+  connection.for_each_lane([&](lane& each) {
+    if (!connection.closed && each.may_send()) {
       flush_lane(each);
     }
   });
-  if (to.closed) {
+  if (connection.closed) {
     return;
   }
-  if (to.dropped && !to.has_queued()) {
-    ender_.close(to);
+  if (connection.dropped && !connection.has_queued()) {
+    ender_.close(connection);
     return;
   }
-  if (to.may_resync() && to.events->queue.empty()) {
+  if (connection.may_resync() && connection.events->queue.empty()) {
     try {
-      queue_resyncs(to);
+      queue_resyncs(connection);
     } catch (const std::bad_alloc&) {  // still owed
-      static_cast<void>(wait_for_reader(*to.events));
+      static_cast<void>(wait_for_reader(*connection.events));
     }
   }
 }
 
-void sender::flush_lane(lane& on, bool only_replies) {
-  for (int i = 0; i < sends_per_turn && !on.queue.empty() && !recorder_.is_behind(); ++i) {
-    if (only_replies && on.queue.front().subscription) {
+void sender::flush_lane(lane& lane, bool only_replies) {
+  for (int i = 0; i < sends_per_turn && !lane.queue.empty() && !recorder_.is_behind(); ++i) {
+    if (only_replies && lane.queue.front().subscription) {
       return;
     }
-    if (!try_send(on, on.queue.front())) {
+    if (!try_send(lane, lane.queue.front())) {
       return;
     }
-    forget_first(on);
-    ++on.sent;
-    if (on.kind == lane_kind::events) {
-      on.of.record_events();
+    forget_first(lane);
+    ++lane.sent;
+    if (lane.kind == lane_kind::events) {
+      lane.of.record_events();
     }
     recorder_.commit_call();
-    deadlines::reader_resumed(on, clock::now());
+    deadlines::reader_resumed(lane, clock::now());
   }
-  if (on.queue.empty()) {
-    deadlines_.reader_is_done(on);
+  if (lane.queue.empty()) {
+    deadlines_.reader_is_done(lane);
   }
 }
 
-void sender::queue_resyncs(connection& to) {
+void sender::queue_resyncs(connection& connection) {
   prepared resyncs;
-  for (const std::uint64_t subscription : to.lost_subscriptions) {
+  for (const std::uint64_t subscription : connection.lost_subscriptions) {
     resyncs.push_back(resync_of(subscription));
   }
-  to.lost_subscriptions.clear();
-  to.queued_events += resyncs.size();
+  connection.lost_subscriptions.clear();
+  connection.queued_events += resyncs.size();
   for (const outgoing& each : resyncs) {  // at most one per subscription, even beyond its share
-    to.held.charge(core::resource::memory_bytes, each.cost());
+    connection.held.charge(core::resource::memory_bytes, each.cost());
   }
-  to.events->queued += resyncs.size();
-  to.events->queue.splice(to.events->queue.end(), resyncs);
-  to.record_events();
+  connection.events->queued += resyncs.size();
+  connection.events->queue.splice(connection.events->queue.end(), resyncs);
+  connection.record_events();
   recorder_.commit();
 }
 

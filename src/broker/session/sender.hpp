@@ -39,42 +39,43 @@ class sender {
 
   /// Queues a packet. Precondition: at most one. An event for which there is no room becomes a
   /// resync.
-  void send(connection& to, prepared packet) noexcept;
+  void send(connection& connection, prepared packet) noexcept;
   /// Sends queued replies. Precondition: everything is recorded.
   void deliver() noexcept;
   /// Sends what is queued on the event lane up to the state table (`outgoing::is_table`), as far as
   /// the socket has room; the rest in the connection's turns. Precondition: everything is recorded.
-  void flush_table(connection& to) noexcept;
+  void flush_table(connection& connection) noexcept;
   /// Records everything that is queued.
-  void record_queue(connection& of) noexcept;
+  void record_queue(connection& connection) noexcept;
   /// Call before the commit that makes permanent what the events that were sent are about. Not for
   /// each event: a connection may have many subscriptions.
   void record_events() noexcept;
   /// As `outbox::takes_event`: there is room in the queue, and no resync is owed already.
-  [[nodiscard]] static bool takes_event(const connection& to, std::uint64_t subscription) noexcept;
+  [[nodiscard]] static bool takes_event(const connection& connection,
+                                        std::uint64_t subscription) noexcept;
   /// An event is lost: the subscriber gets a resync once its queue is sent.
-  void lose_event(connection& to, std::uint64_t subscription) noexcept;
+  void lose_event(connection& connection, std::uint64_t subscription) noexcept;
   /// Sends some queued packets; closes a dropped connection once all are sent. Precondition:
-  /// `to.may_flush()`; everything is recorded.
-  void flush(connection& to);
+  /// `connection.may_flush()`; everything is recorded.
+  void flush(connection& connection);
   /// For what a predecessor has sent, at most `inflight_bound`, if anything is unread.
-  void restore_inflight(lane& on) noexcept;
+  void restore_inflight(lane& lane) noexcept;
   /// Call after a request: the client has probably read what was sent before.
-  void settle_after_request(connection& from);
+  void settle_after_request(connection& connection);
 
  private:
-  void queue(connection& to, prepared& packet);
-  void record_events_later(connection& of) noexcept;
-  void record(const lane& on, outgoing& packet, std::uint64_t place) noexcept;
-  void flush_lane(lane& on, bool only_replies = false);
-  [[nodiscard]] bool record_inflight(lane& on, std::uint32_t count) noexcept;
-  [[nodiscard]] bool take_inflight(lane& on, inflight_use what, std::uint32_t count) noexcept;
-  bool try_send(lane& on, const outgoing& packet);
-  void forget_first(lane& on);
-  void end_sending(lane& on);
-  bool wait_for_room(lane& on);
-  bool wait_for_reader(lane& on);
-  void queue_resyncs(connection& to);
+  void queue(connection& connection, prepared& packet);
+  void record_events_later(connection& connection) noexcept;
+  void record(const lane& lane, outgoing& packet, std::uint64_t place) noexcept;
+  void flush_lane(lane& lane, bool only_replies = false);
+  [[nodiscard]] bool record_inflight(lane& lane, std::uint32_t count) noexcept;
+  [[nodiscard]] bool take_inflight(lane& lane, inflight_use use, std::uint32_t count) noexcept;
+  bool try_send(lane& lane, const outgoing& packet);
+  void forget_first(lane& lane);
+  void end_sending(lane& lane);
+  bool wait_for_room(lane& lane);
+  bool wait_for_reader(lane& lane);
+  void queue_resyncs(connection& connection);
 
   turn_loop& loop_;
   deadlines& deadlines_;
@@ -92,6 +93,6 @@ class sender {
 /// The event that replaces lost events of a subscription; 0: those about leases.
 [[nodiscard]] outgoing resync_of(std::uint64_t subscription);
 /// Empties the queue of a lane that is closed, and erases the records of its packets.
-void discard_queue(lane& of) noexcept;
+void discard_queue(lane& lane) noexcept;
 
 }  // namespace gpushm::broker_detail

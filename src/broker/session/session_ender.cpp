@@ -50,8 +50,8 @@ void session_ender::track(connection& created) {
   }
 }
 
-void session_ender::watch_process(connection& of) {
-  of.process.wait([this, weak = of.weak_from_this()] {
+void session_ender::watch_process(connection& connection) {
+  connection.process.wait([this, weak = connection.weak_from_this()] {
     if (const auto died = weak.lock(); died && !died->closed) {
       const recorder::step named(recorder_, {step_kind::watch, died->number});
       process_died(*died);
@@ -59,30 +59,30 @@ void session_ender::watch_process(connection& of) {
   });
 }
 
-void session_ender::set_fence(connection& of, fence kind, kept_fd pidfd, kept_fd life) {
-  of.fence = kind;
-  of.life_id = life.id;
-  of.life = end_watch(io_, std::move(life.file));
-  if (of.process && transport::kernel_names_peers()) {  // prefer the kernel's pidfd
+void session_ender::set_fence(connection& connection, fence kind, kept_fd pidfd, kept_fd life) {
+  connection.fence = kind;
+  connection.life_id = life.id;
+  connection.life = end_watch(io_, std::move(life.file));
+  if (connection.process && transport::kernel_names_peers()) {  // prefer the kernel's pidfd
     recorder_.forget(pidfd.id);
     return;
   }
-  of.process.stop();
-  recorder_.forget(std::exchange(of.process_id, pidfd.id));
-  of.process = end_watch(io_, std::move(pidfd.file));
-  watch_process(of);
+  connection.process.stop();
+  recorder_.forget(std::exchange(connection.process_id, pidfd.id));
+  connection.process = end_watch(io_, std::move(pidfd.file));
+  watch_process(connection);
 }
 
-void session_ender::process_died(connection& of) {
+void session_ender::process_died(connection& connection) {
   // The socket may still contain a goodbye, which distinguishes a normal end from a death.
-  of.last_packets = last_packets;
-  of.muted = true;
-  hub_.mute(of);
-  loop_.request_turn(of);
+  connection.last_packets = last_packets;
+  connection.muted = true;
+  hub_.mute(connection);
+  loop_.request_turn(connection);
 }
 
-void session_ender::close_socket(const core::principal& who, kept_fd socket) noexcept {
-  closing_.close(who, std::move(socket));
+void session_ender::close_socket(const core::principal& principal, kept_fd socket) noexcept {
+  closing_.close(principal, std::move(socket));
 }
 
 /// For as long as its socket stays open: the charges of its session end earlier.
@@ -111,7 +111,7 @@ void session_ender::close(connection& gone) {
     if (std::exchange(each.is_put_off, false)) {
       const auto& left = std::static_pointer_cast<received_packet>(each.peeked)->descriptors;
       std::for_each(
-          left.begin(), left.end(), [&](const kept_fd& one) { recorder_.forget(one.id); });
+          left.begin(), left.end(), [&](const kept_fd& file) { recorder_.forget(file.id); });
     }
     each.peeked.reset();
   });
@@ -186,9 +186,9 @@ void session_ender::watch_fence(connection& gone) noexcept {
           io_, gone.fence, std::move(gone.process), std::move(gone.life), fence_delay_);
     }
     gone.ending->wait([this, number] { fence_reached(number); },
-                      [this, number](fence_wait what) {
+                      [this, number](fence_wait wait) {
                         const recorder::step named(recorder_, {step_kind::watch, number});
-                        hub_.set_fence_wait(number, what);
+                        hub_.set_fence_wait(number, wait);
                       });
     unwatched_ -= std::exchange(gone.is_unwatched, false) ? 1U : 0U;
   } catch (const std::bad_alloc&) {

@@ -41,10 +41,10 @@ class session_ender final : public connection_ender {
   void start() { arm_retry(); }
   /// Registers a connection until it is closed; connections of the same process end together.
   void track(connection& created);
-  /// Handles the end of `of.process`.
-  void watch_process(connection& of);
+  /// Handles the end of `connection.process`.
+  void watch_process(connection& connection);
   /// Sets the client's fence. Either both descriptors are empty or neither is.
-  void set_fence(connection& of, fence kind, kept_fd pidfd, kept_fd life);
+  void set_fence(connection& connection, fence kind, kept_fd pidfd, kept_fd life);
   /// For a connection that the predecessor had closed: continues to wait for its fence. Does not
   /// end it within this call.
   void restore_closed(connection& gone);
@@ -54,13 +54,13 @@ class session_ender final : public connection_ender {
   /// Closes the connection after queued packets are sent.
   void drop(connection& gone, std::string_view why) noexcept;
   /// Closes a socket of no session without blocking the broker: unread packets may contain
-  /// descriptors whose close blocks. `who`: the principal whose packets wait if it does.
-  void close_socket(const core::principal& who, kept_fd socket) noexcept;
+  /// descriptors whose close blocks. `principal`: the principal whose packets wait if it does.
+  void close_socket(const core::principal& principal, kept_fd socket) noexcept;
 
  private:
   [[nodiscard]] core::charges charges_of(const lane& closing) noexcept;
   void mute_siblings(connection& gone);
-  void process_died(connection& of);
+  void process_died(connection& connection);
   void post_end(connection& gone);
   void end_session(connection& gone);
   void watch_fence(connection& gone) noexcept;

@@ -39,8 +39,8 @@ void turn_loop::restart() {
   }
 }
 
-void turn_loop::request_turn_of(turns::member& who) {
-  turns_.request_turn(who);
+void turn_loop::request_turn_of(turns::member& member) {
+  turns_.request_turn(member);
   if (!in_round_ && !round_posted_) {
     post_round();
   }

@@ -40,31 +40,32 @@ class turn_loop {
   turn_loop& operator=(const turn_loop&) = delete;
   ~turn_loop() = default;
 
-  /// Call before requesting turns; this object must outlive `who`.
-  void join(job& who, const std::string& name) { turns_.join(who, name, nullptr); }
+  /// Call before requesting turns; this object must outlive `job`.
+  void join(job& job, const std::string& name) { turns_.join(job, name, nullptr); }
   /// Call before requesting turns; joins as a member of its principal (`core::scheduling_key`). The
   /// connection must leave before this object is destroyed.
-  void join(connection& who) {
-    turns_.join(who.turn, std::string(core::scheduling_key(who.principal)), &who);
+  void join(connection& connection) {
+    turns_.join(
+        connection.turn, std::string(core::scheduling_key(connection.principal)), &connection);
   }
   /// No effect the second time.
-  void leave(connection& who) { turns_.leave(who.turn); }
+  void leave(connection& connection) { turns_.leave(connection.turn); }
 
   /// Call after a handler of the event loop has thrown: a round may have ended early, or may not
   /// have been scheduled. Throws std::bad_alloc.
   void restart();
 
   /// Requests a turn; does not run the job.
-  void request_turn(job& who) { request_turn_of(who); }
-  /// Requests a turn if there is work for `who`; does none of it.
-  void request_turn(connection& who) {
-    if (!who.closed && who.has_something_to_do()) {
-      request_turn_of(who.turn);
+  void request_turn(job& job) { request_turn_of(job); }
+  /// Requests a turn if there is work for `connection`; does none of it.
+  void request_turn(connection& connection) {
+    if (!connection.closed && connection.has_something_to_do()) {
+      request_turn_of(connection.turn);
     }
   }
 
  private:
-  void request_turn_of(turns::member& who);
+  void request_turn_of(turns::member& member);
   void post_round();
   void post_round_after_events();
   void take_turns();

@@ -54,9 +54,9 @@ constexpr milliseconds default_join{10'000};
 
 /// What a handle stands for: as long as the call, also if another thread closes it meanwhile.
 template <typename Handle>
-auto filled(const Handle* handle, std::string_view what) {
+auto filled(const Handle* handle, std::string_view operation) {
   if (handle == nullptr) {
-    throw_invalid(what,
+    throw_invalid(operation,
                   "this object is empty",
                   "create a producer or open a consumer first; a moved-from object is empty");
   }
@@ -88,7 +88,7 @@ std::optional<CUstream> on_stream(void* stream) {
 }
 
 gpushm_errc acquire(gpushm_producer* producer,
-                    channel_producer::where on,
+                    channel_producer::optional_stream stream,
                     int64_t timeout_ms,
                     const gpushm_stop* stop,
                     gpushm_slot** slot,
@@ -98,10 +98,10 @@ gpushm_errc acquire(gpushm_producer* producer,
     gpushm_slot*& result = out(slot, "acquire");
     bool& is_acquired = out(acquired, "acquire");
     const auto timeout = timeout_in(timeout_ms, "acquire");
-    const auto got =
-        named(from->name(), [&] { return from->acquire(on, timeout, token_of(stop)); });
-    is_acquired = got != nullptr;
-    result = got ? static_cast<gpushm_slot*>(got->handle) : nullptr;
+    const auto owned =
+        named(from->name(), [&] { return from->acquire(stream, timeout, token_of(stop)); });
+    is_acquired = owned != nullptr;
+    result = owned ? static_cast<gpushm_slot*>(owned->handle) : nullptr;
   });
 }
 
@@ -122,7 +122,7 @@ gpushm_progress progress_of(bool is_done,
 }
 
 gpushm_errc watch_slot(gpushm_producer* producer,
-                       channel_producer::where on,
+                       channel_producer::optional_stream stream,
                        gpushm_poller* poller,
                        uint64_t key,
                        const gpushm_stop* stop,
@@ -131,25 +131,27 @@ gpushm_errc watch_slot(gpushm_producer* producer,
   return c_call([&] {
     const auto from = filled(producer, "acquire");
     gpushm_slot*& result = out(slot, "acquire");
-    gpushm_progress& found = out(progress, "acquire");
+    gpushm_progress& watched = out(progress, "acquire");
     static_cast<void>(filled_poller(poller));
     std::optional<watched_timeline> missing;
-    const auto got = named(from->name(), [&] { return from->try_acquire(on, missing); });
-    result = got ? static_cast<gpushm_slot*>(got->handle) : nullptr;
-    found = progress_of(got != nullptr, missing, poller, key, stop);
+    const auto owned = named(from->name(), [&] { return from->try_acquire(stream, missing); });
+    result = owned ? static_cast<gpushm_slot*>(owned->handle) : nullptr;
+    watched = progress_of(owned != nullptr, missing, poller, key, stop);
   });
 }
 
-gpushm_errc publish(gpushm_slot* slot,
-                    const std::function<channel_producer::where(const acquired_slot&)>& on,
-                    const void* metadata,
-                    size_t metadata_size,
-                    uint64_t* number) {
+gpushm_errc publish(
+    gpushm_slot* slot,
+    const std::function<channel_producer::optional_stream(const acquired_slot&)>& stream_of,
+    const void* metadata,
+    size_t metadata_size,
+    uint64_t* number) {
   return c_call([&] {
-    const auto what = slot_in(slot, "publish");
+    const auto claimed = slot_in(slot, "publish");
     const auto bytes = bytes_in(metadata, metadata_size, "publish");
-    const std::uint64_t result =
-        named(what->of->name(), [&] { return what->of->publish(*what, on(*what), bytes); });
+    const std::uint64_t result = named(claimed->of->name(), [&] {
+      return claimed->of->publish(*claimed, stream_of(*claimed), bytes);
+    });
     if (number != nullptr) {
       *number = result;
     }
@@ -157,27 +159,29 @@ gpushm_errc publish(gpushm_slot* slot,
 }
 
 gpushm_errc next_item(gpushm_consumer* consumer,
-                      channel_consumer::where on,
+                      channel_consumer::optional_stream stream,
                       int64_t timeout_ms,
                       const gpushm_stop* stop,
                       gpushm_item** item,
-                      bool* got) {
+                      bool* has_item) {
   return c_call([&] {
     const auto from = filled(consumer, "next");
     gpushm_item*& result = out(item, "next");
-    bool& has_got = out(got, "next");
+    bool& is_taken = out(has_item, "next");
     const auto timeout = timeout_in(timeout_ms, "next");
-    const auto taken = named(from->name(), [&] { return from->next(on, timeout, token_of(stop)); });
-    has_got = taken != nullptr;
+    const auto taken =
+        named(from->name(), [&] { return from->next(stream, timeout, token_of(stop)); });
+    is_taken = taken != nullptr;
     result = taken ? static_cast<gpushm_item*>(taken->handle) : nullptr;
   });
 }
 
-gpushm_errc release(gpushm_item* item,
-                    const std::function<channel_consumer::where(const taken_item&)>& on) {
+gpushm_errc release(
+    gpushm_item* item,
+    const std::function<channel_consumer::optional_stream(const taken_item&)>& stream_of) {
   return c_call([&] {
-    const auto what = item_in(item, "release");
-    named(what->of->name(), [&] { what->of->release(*what, on(*what)); });
+    const auto claimed = item_in(item, "release");
+    named(claimed->of->name(), [&] { claimed->of->release(*claimed, stream_of(*claimed)); });
   });
 }
 
@@ -253,23 +257,23 @@ gpushm_errc gpushm_producer_watch_on(gpushm_producer* producer,
 
 gpushm_errc gpushm_slot_get(const gpushm_slot* slot, gpushm_slot_info* info) {
   return c_call([&] {
-    const auto what = slot_in(slot, "slot");
-    result_out(what->of->info_of(*what), info, "slot");
+    const auto claimed = slot_in(slot, "slot");
+    result_out(claimed->of->info_of(*claimed), info, "slot");
   });
 }
 
 gpushm_errc gpushm_slot_memory(const gpushm_slot* slot, gpushm_segment** memory) {
   return c_call([&] {
-    const auto what = slot_in(slot, "slot");
+    const auto claimed = slot_in(slot, "slot");
     gpushm_segment*& result = out(memory, "slot");
-    result = what->of->memory_of(*what);
+    result = claimed->of->memory_of(*claimed);
   });
 }
 
 gpushm_errc gpushm_slot_wait_on(const gpushm_slot* slot, void* stream) {
   return c_call([&] {
-    const auto what = slot_in(slot, "wait");
-    what->of->wait_on(*what, static_cast<CUstream>(stream));
+    const auto claimed = slot_in(slot, "wait");
+    claimed->of->wait_on(*claimed, static_cast<CUstream>(stream));
   });
 }
 
@@ -278,7 +282,11 @@ gpushm_errc gpushm_slot_publish(gpushm_slot* slot,
                                 size_t metadata_size,
                                 uint64_t* number) {
   return publish(
-      slot, [](const acquired_slot& what) { return what.on; }, metadata, metadata_size, number);
+      slot,
+      [](const acquired_slot& claimed) { return claimed.on; },
+      metadata,
+      metadata_size,
+      number);
 }
 
 gpushm_errc gpushm_slot_publish_on(
@@ -297,8 +305,8 @@ gpushm_errc gpushm_slot_publish_now(gpushm_slot* slot,
 
 gpushm_errc gpushm_slot_abandon(gpushm_slot* slot) {
   return c_call([&] {
-    const auto what = slot_in(slot, "abandon");
-    what->of->abandon(*what);
+    const auto claimed = slot_in(slot, "abandon");
+    claimed->of->abandon(*claimed);
   });
 }
 
@@ -350,8 +358,8 @@ gpushm_errc gpushm_consumer_next(gpushm_consumer* consumer,
                                  int64_t timeout_ms,
                                  const gpushm_stop* stop,
                                  gpushm_item** item,
-                                 bool* got) {
-  return next_item(consumer, on_cpu(), timeout_ms, stop, item, got);
+                                 bool* has_item) {
+  return next_item(consumer, on_cpu(), timeout_ms, stop, item, has_item);
 }
 
 gpushm_errc gpushm_consumer_watch(gpushm_consumer* consumer,
@@ -363,12 +371,12 @@ gpushm_errc gpushm_consumer_watch(gpushm_consumer* consumer,
   return c_call([&] {
     const auto from = filled(consumer, "next");
     gpushm_item*& result = out(item, "next");
-    gpushm_progress& found = out(progress, "next");
+    gpushm_progress& watched = out(progress, "next");
     static_cast<void>(filled_poller(poller));
     std::optional<watched_timeline> missing;
-    const auto got = named(from->name(), [&] { return from->try_next(missing); });
-    result = got ? static_cast<gpushm_item*>(got->handle) : nullptr;
-    found = progress_of(got != nullptr, missing, poller, key, stop);
+    const auto taken = named(from->name(), [&] { return from->try_next(missing); });
+    result = has_item ? static_cast<gpushm_item*>(has_item->handle) : nullptr;
+    watched = progress_of(has_item != nullptr, missing, poller, key, stop);
   });
 }
 
@@ -377,34 +385,34 @@ gpushm_errc gpushm_consumer_next_on(gpushm_consumer* consumer,
                                     int64_t timeout_ms,
                                     const gpushm_stop* stop,
                                     gpushm_item** item,
-                                    bool* got) {
-  return next_item(consumer, on_stream(stream), timeout_ms, stop, item, got);
+                                    bool* has_item) {
+  return next_item(consumer, on_stream(stream), timeout_ms, stop, item, has_item);
 }
 
 gpushm_errc gpushm_item_get(const gpushm_item* item, gpushm_item_info* info) {
   return c_call([&] {
-    const auto what = item_in(item, "item");
-    result_out(what->of->info_of(*what), info, "item");
+    const auto claimed = item_in(item, "item");
+    result_out(claimed->of->info_of(*claimed), info, "item");
   });
 }
 
 gpushm_errc gpushm_item_memory(const gpushm_item* item, gpushm_segment** memory) {
   return c_call([&] {
-    const auto what = item_in(item, "item");
+    const auto claimed = item_in(item, "item");
     gpushm_segment*& result = out(memory, "item");
-    result = what->of->memory_of(*what);
+    result = claimed->of->memory_of(*claimed);
   });
 }
 
 gpushm_errc gpushm_item_wait_on(const gpushm_item* item, void* stream) {
   return c_call([&] {
-    const auto what = item_in(item, "wait");
-    what->of->wait_on(*what, static_cast<CUstream>(stream));
+    const auto claimed = item_in(item, "wait");
+    claimed->of->wait_on(*claimed, static_cast<CUstream>(stream));
   });
 }
 
 gpushm_errc gpushm_item_release(gpushm_item* item) {
-  return release(item, [](const taken_item& what) { return what.on; });
+  return release(item, [](const taken_item& claimed) { return claimed.on; });
 }
 
 gpushm_errc gpushm_item_release_on(gpushm_item* item, void* stream) {

@@ -102,30 +102,32 @@ share_options options_from(const gpushm_share_options* given) {
   return result;
 }
 
-void info_out(const wire::segment& from, gpushm_segment_info* where, std::string_view operation) {
+void info_out(const wire::segment& segment,
+              gpushm_segment_info* where,
+              std::string_view operation) {
   /// Larger values are not plausible: 10,000 days.
   constexpr std::uint64_t longest_ms = 10'000ULL * 24 * 3'600 * 1'000;
   gpushm_segment_info result{};
-  result.generation = from.generation;
-  result.size_bytes = from.size_bytes;
-  result.allocated_bytes = from.allocated_bytes;
-  result.metadata_bytes = from.metadata_bytes;
+  result.generation = segment.generation;
+  result.size_bytes = segment.size_bytes;
+  result.allocated_bytes = segment.allocated_bytes;
+  result.metadata_bytes = segment.metadata_bytes;
   result.ending_for_ms =
-      static_cast<std::int64_t>(std::min<std::uint64_t>(from.ending_ms, longest_ms));
-  result.chunks = from.chunk_count;
-  result.leases = from.leases;
-  result.ending = from.ending;
-  result.ending_pid = from.ending_pid;
-  result.ending_waits = static_cast<gpushm_fence_wait>(from.ending_waits);
-  result.creator_uid = from.creator_uid;
-  result.creator_pid = from.creator_pid;
-  result.backend = static_cast<gpushm_backend>(from.backend);
-  result.lifetime = static_cast<gpushm_lifetime>(from.lifetime);
-  result.state = static_cast<gpushm_segment_state>(from.state);
-  result.published = from.published;
-  result.creator_alive = from.creator_alive;
-  text_out(from.name, result.name, result.name_size);
-  result.device = device_out(from.device);
+      static_cast<std::int64_t>(std::min<std::uint64_t>(segment.ending_ms, longest_ms));
+  result.chunks = segment.chunk_count;
+  result.leases = segment.leases;
+  result.ending = segment.ending;
+  result.ending_pid = segment.ending_pid;
+  result.ending_waits = static_cast<gpushm_fence_wait>(segment.ending_waits);
+  result.creator_uid = segment.creator_uid;
+  result.creator_pid = segment.creator_pid;
+  result.backend = static_cast<gpushm_backend>(segment.backend);
+  result.lifetime = static_cast<gpushm_lifetime>(segment.lifetime);
+  result.state = static_cast<gpushm_segment_state>(segment.state);
+  result.published = segment.published;
+  result.creator_alive = segment.creator_alive;
+  text_out(segment.name, result.name, result.name_size);
+  result.device = device_out(segment.device);
   result_out(result, where, operation);
 }
 
@@ -459,14 +461,14 @@ subscription_impl& subscribed(gpushm_subscription* subscription) {
   return subscription->impl;
 }
 
-gpushm_event event_from(const event& from) {
+gpushm_event event_from(const event& event) {
   gpushm_event result{};
   result.struct_size = sizeof result;
-  result.generation = from.generation;
-  result.kind = static_cast<gpushm_event_kind>(from.kind);
-  result.leases = from.leases;
-  result.peer_pid = from.peer_pid;
-  text_out(from.name, result.name, result.name_size);
+  result.generation = event.generation;
+  result.kind = static_cast<gpushm_event_kind>(event.kind);
+  result.leases = event.leases;
+  result.peer_pid = event.peer_pid;
+  text_out(event.name, result.name, result.name_size);
   return result;
 }
 

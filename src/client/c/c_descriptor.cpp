@@ -113,18 +113,18 @@ int gpushm_resolve_fd(int64_t pid, uint64_t pid_namespace, int number, int* fd) 
                                   "use a number from 1 to 1073741823");
     }
     const auto client = process_client::instance().get();
-    auto found = client->resolve_descriptor(static_cast<std::uint32_t>(number), 0);
-    if ((pid != 0 && pid != found.facts.pid) ||
-        (pid_namespace != 0 && pid_namespace != found.facts.pid_namespace)) {
+    auto resolved = client->resolve_descriptor(static_cast<std::uint32_t>(number), 0);
+    if ((pid != 0 && pid != resolved.facts.pid) ||
+        (pid_namespace != 0 && pid_namespace != resolved.facts.pid_namespace)) {
       throw gpushm::error(static_cast<gpushm::errc>(another_process),
                           "resolve",
                           gpushm::base::registered_name(static_cast<std::uint32_t>(number)),
                           "another process has registered this number: pid " +
-                              std::to_string(found.facts.pid) + " of PID namespace " +
-                              std::to_string(found.facts.pid_namespace),
+                              std::to_string(resolved.facts.pid) + " of PID namespace " +
+                              std::to_string(resolved.facts.pid_namespace),
                           "the handle is that of a process that has ended, or that is not in this "
                           "domain");
     }
-    result = found.file.release();
+    result = resolved.file.release();
   }));
 }

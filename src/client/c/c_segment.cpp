@@ -37,25 +37,25 @@ namespace gpushm::client_detail {
 
 namespace {
 
-void check_writable(std::string_view operation, const gpushm_segment& of) {
-  if (of.mapped().access() == access::read) {
+void check_writable(std::string_view operation, const gpushm_segment& opened) {
+  if (opened.mapped().access() == access::read) {
     throw error(errc::invalid_argument,
                 operation,
-                of.info().name,
+                opened.info().name,
                 "the segment is mapped for reading only",
                 "open it with access::read_write");
   }
 }
 
 void check_range(std::string_view operation,
-                 const gpushm_segment& of,
+                 const gpushm_segment& opened,
                  std::uint64_t offset_bytes,
                  std::uint64_t size_bytes) {
-  const std::uint64_t whole = of.info().size_bytes;
+  const std::uint64_t whole = opened.info().size_bytes;
   if (offset_bytes > whole || size_bytes > whole - offset_bytes) {
     throw error(errc::invalid_argument,
                 operation,
-                of.info().name,
+                opened.info().name,
                 std::to_string(size_bytes) + " bytes at offset " + std::to_string(offset_bytes) +
                     " are outside the segment's " + std::to_string(whole),
                 "stay within size_bytes()");
@@ -63,16 +63,16 @@ void check_range(std::string_view operation,
 }
 
 /// A child inherits mappings of host memory, but none of the driver's.
-void check_reachable(std::string_view operation, const gpushm_segment& of) {
-  if (of.region().suspended()) {
+void check_reachable(std::string_view operation, const gpushm_segment& opened) {
+  if (opened.region().suspended()) {
     throw error(errc::invalid_argument,
                 operation,
-                of.info().name,
+                opened.info().name,
                 "the segment is suspended: no memory is mapped at its address",
                 "resume it first");
   }
-  if (of.info().device.kind != device_kind::host) {
-    check_not_forked(of.forks(), operation, of.info().name);
+  if (opened.info().device.kind != device_kind::host) {
+    check_not_forked(opened.forks(), operation, opened.info().name);
   }
 }
 
@@ -83,12 +83,12 @@ using order = std::optional<void*>;
 /// stream null is; -1: that of the current context.
 void wait_for(const order& stream,
               std::string_view operation,
-              const gpushm_segment& of,
+              const gpushm_segment& opened,
               std::int32_t ordinal) {
   if (!stream) {
     return;
   }
-  const std::string& name = of.info().name;
+  const std::string& name = opened.info().name;
   const auto& cu = driver::cuda_driver::instance();
   std::optional<driver::context_scope> scope;
   if (ordinal >= 0) {
@@ -112,11 +112,11 @@ const gpushm_segment& check_write(const gpushm_segment* segment,
                                   std::string_view operation,
                                   std::uint64_t offset_bytes,
                                   std::uint64_t size_bytes) {
-  const gpushm_segment& of = filled(segment);
-  check_reachable(operation, of);
-  check_writable(operation, of);
-  check_range(operation, of, offset_bytes, size_bytes);
-  return of;
+  const gpushm_segment& opened = filled(segment);
+  check_reachable(operation, opened);
+  check_writable(operation, opened);
+  check_range(operation, opened, offset_bytes, size_bytes);
+  return opened;
 }
 
 void read(const gpushm_segment* segment,
@@ -124,12 +124,12 @@ void read(const gpushm_segment* segment,
           void* destination,
           std::size_t size,
           const order& stream) {
-  const gpushm_segment& of = filled(segment);
+  const gpushm_segment& opened = filled(segment);
   static_cast<void>(bytes_in(destination, size, "read"));
-  check_reachable("read", of);
-  check_range("read", of, offset_bytes, size);
-  wait_for(stream, "read", of, gpushm_segment_ordinal(segment));
-  of.region().read(offset_bytes, {static_cast<std::byte*>(destination), size});
+  check_reachable("read", opened);
+  check_range("read", opened, offset_bytes, size);
+  wait_for(stream, "read", opened, gpushm_segment_ordinal(segment));
+  opened.region().read(offset_bytes, {static_cast<std::byte*>(destination), size});
 }
 
 void write(const gpushm_segment* segment,
@@ -138,15 +138,15 @@ void write(const gpushm_segment* segment,
            std::size_t size,
            const order& stream) {
   const auto bytes = bytes_in(source, size, "write");
-  const gpushm_segment& of = check_write(segment, "write", offset_bytes, size);
-  wait_for(stream, "write", of, gpushm_segment_ordinal(segment));
-  of.region().write(offset_bytes, bytes);
+  const gpushm_segment& opened = check_write(segment, "write", offset_bytes, size);
+  wait_for(stream, "write", opened, gpushm_segment_ordinal(segment));
+  opened.region().write(offset_bytes, bytes);
 }
 
 void fill(const gpushm_segment* segment, std::uint8_t value, const order& stream) {
-  const gpushm_segment& of = check_write(segment, "fill", 0, 0);
-  wait_for(stream, "fill", of, gpushm_segment_ordinal(segment));
-  of.region().fill(0, of.info().size_bytes, std::byte{value});
+  const gpushm_segment& opened = check_write(segment, "fill", 0, 0);
+  wait_for(stream, "fill", opened, gpushm_segment_ordinal(segment));
+  opened.region().fill(0, opened.info().size_bytes, std::byte{value});
 }
 
 void write_from_gpu(const gpushm_segment* segment,
@@ -261,11 +261,11 @@ gpushm_errc gpushm_segment_metadata(const gpushm_segment* segment,
                                     const void** data,
                                     size_t* size) {
   return c_call([&] {
-    const gpushm_segment& of = filled(segment);
-    gpushm::client_detail::check_not_forked(of.forks(), "metadata", of.info().name);
+    const gpushm_segment& opened = filled(segment);
+    gpushm::client_detail::check_not_forked(opened.forks(), "metadata", opened.info().name);
     const void*& where = out(data, "metadata");
     std::size_t& length = out(size, "metadata");
-    const auto* lease = of.mapped().lease();
+    const auto* lease = opened.mapped().lease();
     const auto bytes = lease == nullptr ? std::span<const std::byte>() : lease->metadata();
     where = bytes.data();
     length = bytes.size();
@@ -278,19 +278,19 @@ gpushm_errc gpushm_segment_publish(gpushm_segment* segment,
                                    const void* metadata,
                                    size_t metadata_size) {
   return c_call([&] {
-    const gpushm_segment& of = filled(segment);
-    gpushm::client_detail::check_not_forked(of.forks(), "publish", of.info().name);
-    of.lease("publish").publish(bytes_in(metadata, metadata_size, "publish"),
-                                "publish",
-                                gpushm::base::deadline_after(of.request_limit()));
+    const gpushm_segment& opened = filled(segment);
+    gpushm::client_detail::check_not_forked(opened.forks(), "publish", opened.info().name);
+    opened.lease("publish").publish(bytes_in(metadata, metadata_size, "publish"),
+                                    "publish",
+                                    gpushm::base::deadline_after(opened.request_limit()));
   });
 }
 
 gpushm_errc gpushm_segment_unshare(gpushm_segment* segment) {
   return c_call([&] {
-    const gpushm_segment& of = filled(segment);
-    gpushm::client_detail::check_not_forked(of.forks(), "unshare", of.info().name);
-    of.lease("unshare").unshare(gpushm::base::deadline_after(of.request_limit()));
+    const gpushm_segment& opened = filled(segment);
+    gpushm::client_detail::check_not_forked(opened.forks(), "unshare", opened.info().name);
+    opened.lease("unshare").unshare(gpushm::base::deadline_after(opened.request_limit()));
   });
 }
 

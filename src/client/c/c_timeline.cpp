@@ -96,19 +96,20 @@ class given_operations {
                     "pass sizeof(gpushm_stream_operation)");
     }
   }
-  void copy(const unsigned char* from,
+  void copy(const unsigned char* source,
             std::size_t operation_size,
             std::size_t count,
             std::string_view name) {
     const std::size_t known = std::min(operation_size, sizeof(gpushm_stream_operation));
-    for (std::size_t i = 0; i != count; ++i, from += operation_size) {
-      if (std::any_of(from + known, from + operation_size, [](auto byte) { return byte != 0; })) {
+    for (std::size_t i = 0; i != count; ++i, source += operation_size) {
+      if (std::any_of(
+              source + known, source + operation_size, [](auto byte) { return byte != 0; })) {
         throw_invalid(name,
                       "a member of an operation is set that this version of libgpushm does not "
                       "support",
                       "install the version that the program was compiled with, or leave it 0");
       }
-      std::memcpy(&copied_.emplace_back(), from, known);
+      std::memcpy(&copied_.emplace_back(), source, known);
     }
   }
 
@@ -254,13 +255,13 @@ void gpushm_poller_free(gpushm_poller* poller) {
 gpushm_errc gpushm_poller_wait(
     gpushm_poller* poller, int64_t timeout_ms, uint64_t* keys, size_t capacity, size_t* count) {
   return c_call([&] {
-    timeline_poller& by = filled_poller(poller);
+    timeline_poller& timeline_poller = filled_poller(poller);
     size_t& result = out(count, "wait");
     if (keys == nullptr || capacity == 0) {
       throw_invalid("wait", "there is no room for keys", "pass an array of at least one key");
     }
-    result =
-        by.wait({keys, capacity}, gpushm::base::deadline_after(timeout_in(timeout_ms, "wait")));
+    result = timeline_poller.wait({keys, capacity},
+                                  gpushm::base::deadline_after(timeout_in(timeout_ms, "wait")));
   });
 }
 
@@ -284,13 +285,13 @@ gpushm_errc gpushm_timeline_watch(const gpushm_timeline* timeline,
                                   gpushm_progress* progress) {
   return c_call([&] {
     const auto& on = filled_timeline(timeline);
-    timeline_poller& by = filled_poller(poller);
-    gpushm_progress& found = out(progress, "wait");
+    timeline_poller& timeline_poller = filled_poller(poller);
+    gpushm_progress& watched = out(progress, "wait");
     std::optional<watched_timeline> missing;
-    found = on.try_wait(value, missing) ? GPUSHM_PROGRESS_DONE : GPUSHM_PROGRESS_BLOCKS;
+    watched = on.try_wait(value, missing) ? GPUSHM_PROGRESS_DONE : GPUSHM_PROGRESS_BLOCKS;
     if (missing) {
-      by.watch(key, std::move(*missing), token_of(stop));
-      found = GPUSHM_PROGRESS_WATCHED;
+      timeline_poller.watch(key, std::move(*missing), token_of(stop));
+      watched = GPUSHM_PROGRESS_WATCHED;
     }
   });
 }

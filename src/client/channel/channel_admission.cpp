@@ -33,26 +33,26 @@ constexpr std::size_t many_consumers = 8;
 /// Pause after a failure of the connection to the broker.
 constexpr milliseconds reconnect_pause{100};
 
-channel::producer_table::shape shape_of(const channel_producer::options& wanted) {
-  const std::uint64_t stride = (wanted.slot_bytes + channel::slot_alignment - 1) /
+channel::producer_table::shape shape_of(const channel_producer::options& options) {
+  const std::uint64_t stride = (options.slot_bytes + channel::slot_alignment - 1) /
                                channel::slot_alignment * channel::slot_alignment;
-  return {wanted.slots, wanted.slot_bytes, stride, 0};
+  return {options.slots, options.slot_bytes, stride, 0};
 }
 
-void check_options(std::string_view name, const channel_producer::options& wanted) {
+void check_options(std::string_view name, const channel_producer::options& options) {
   constexpr std::uint64_t most = (std::uint64_t{1} << 56U) / channel::max_slots;
-  if (wanted.slots == 0 || wanted.slots > channel::max_slots) {
+  if (options.slots == 0 || options.slots > channel::max_slots) {
     throw error(errc::invalid_argument,
                 "create",
                 name,
-                "a channel of " + std::to_string(wanted.slots) + " slots",
+                "a channel of " + std::to_string(options.slots) + " slots",
                 "1 to " + std::to_string(channel::max_slots) + " are possible");
   }
-  if (wanted.slot_bytes == 0 || wanted.slot_bytes > most) {
+  if (options.slot_bytes == 0 || options.slot_bytes > most) {
     throw error(errc::invalid_argument,
                 "create",
                 name,
-                "slots of " + std::to_string(wanted.slot_bytes) + " bytes",
+                "slots of " + std::to_string(options.slot_bytes) + " bytes",
                 "pass the size of one item");
   }
 }
@@ -79,39 +79,39 @@ bool describe_consumer(const std::optional<join_request>& request,
 
 channel_producer::channel_producer(std::shared_ptr<timelines> timelines,
                                    std::string_view name,
-                                   const options& wanted)
-    : timelines_(std::move(timelines)), name_(name), shape_(shape_of(wanted)) {
+                                   const options& options)
+    : timelines_(std::move(timelines)), name_(name), shape_(shape_of(options)) {
   timelines_->client().check_usable("create", name);
   names::check("create", name);
-  check_options(name, wanted);
-  begin(wanted);
+  check_options(name, options);
+  begin(options);
   admitting_ = base::start_thread("gpushm-channel", [this] { admit_consumers(); });
 }
 
-void channel_producer::begin(const options& wanted) {
+void channel_producer::begin(const options& options) {
   const auto deadline = timelines_->client().request_deadline();
   page_ = timelines_->make_page(
       unique_name(names::pages(name_)), channel::page_bytes(shape_.slots), deadline);
   // Only one process has this name: a second producer fails here.
-  name_lease_ = reserve_name(deadline, wanted.stop);
+  name_lease_ = reserve_name(deadline, options.stop);
   open_options existing;
   existing.access = access::read_write;
-  existing.device = wanted.device == "auto" ? std::string() : wanted.device;
+  existing.device = options.device == "auto" ? std::string() : options.device;
   slots_ = timelines_->client().try_open(name_, existing);
   const auto last = find_previous([](const channel::table_view&) { return true; });
   const auto& view = last.table;
   if (view) {
-    await_end(*view, wanted.stop);
+    await_end(*view, options.stop);
   }
   create_options memory;
   memory.size_bytes = shape_.slots * shape_.slot_stride;
-  memory.device = wanted.device;
-  memory.huge_pages = wanted.huge_pages;
+  memory.device = options.device;
+  memory.huge_pages = options.huge_pages;
   if (slots_ && view && view->closed() && view->segment() == slots_->info().generation) {
     // Its consumers may still take and read the last items, even later: no producer writes them
     // again.
     memory.lifetime = slots_->info().lifetime;
-    memory.device = wanted.device == "auto" ? slots_->info().device.text() : wanted.device;
+    memory.device = options.device == "auto" ? slots_->info().device.text() : options.device;
     try {
       timelines_->client().remove(name_);
     } catch (const error& why) {
@@ -178,17 +178,18 @@ void channel_producer::begin_publishing() {
 
 /// Throws size_mismatch if the slots of the previous producer differ from this producer's.
 void channel_producer::check_slots(const std::optional<channel::table_view>& last) const {
-  const auto& found = slots_->info();
+  const auto& existing = slots_->info();
   const std::uint64_t wanted = shape_.slots * shape_.slot_stride;
   const bool has_other_number =
-      last && last->segment() == found.generation && last->slots() != shape_.slots;
-  if (found.size_bytes == wanted && !has_other_number) {
+      last && last->segment() == existing.generation && last->slots() != shape_.slots;
+  if (existing.size_bytes == wanted && !has_other_number) {
     return;
   }
   throw error(errc::size_mismatch,
               "create",
               name_,
-              "there is a segment of " + std::to_string(found.size_bytes) + " bytes of this name" +
+              "there is a segment of " + std::to_string(existing.size_bytes) +
+                  " bytes of this name" +
                   (has_other_number ? ", with " + std::to_string(last->slots()) + " slots" : "") +
                   ", and the channel needs " + std::to_string(wanted) + " for " +
                   std::to_string(shape_.slots) + " slots",
@@ -297,10 +298,10 @@ void channel_producer::keep_workers_of(const channel::table_view& previous,
 
 /// Whether the consumer belongs to a producer that has closed the channel: it gets no items of this
 /// one.
-bool channel_producer::has_ended(const channel::consumer_view& which) const {
-  return sync::is_terminal(which.timeline(channel::taken_timeline).read().word) ||
+bool channel_producer::has_ended(const channel::consumer_view& view) const {
+  return sync::is_terminal(view.timeline(channel::taken_timeline).read().word) ||
          (previous_page_ != 0 &&
-          which.timeline(channel::attached_timeline).read().word == previous_page_);
+          view.timeline(channel::attached_timeline).read().word == previous_page_);
 }
 
 /// A request names the producer whose timelines and slots its consumer has open. Another producer
@@ -309,16 +310,16 @@ bool channel_producer::has_ended(const channel::consumer_view& which) const {
 /// it, even if it has not seen yet that it was admitted. A consumer has the page of the last
 /// producer that has admitted it, so that page exists.
 bool channel_producer::is_for_this(const join_request& request,
-                                   const channel::consumer_view& which) const {
+                                   const channel::consumer_view& view) const {
   if (request.producer == page_->lease().info().generation) {
     return true;
   }
   const auto previous = find_previous(
-      [&](const channel::table_view& each) { return each.start_of(which.id).has_value(); });
+      [&](const channel::table_view& each) { return each.start_of(view.id).has_value(); });
   if (!previous.table) {
     return false;
   }
-  const std::uint64_t attached = which.timeline(channel::attached_timeline).read().word;
+  const std::uint64_t attached = view.timeline(channel::attached_timeline).read().word;
   const std::uint64_t current = attached != 0 ? attached : request.producer;
   return !previous.table->closed() || current != previous.page->lease().info().generation;
 }

@@ -262,7 +262,7 @@ std::optional<consumer_table::item> channel_consumer::take(time_point until,
 }
 
 /// Returns false on timeout. Throws peer_died, and forgets the item, if it will never be complete.
-bool channel_consumer::wait_until_complete(where on,
+bool channel_consumer::wait_until_complete(optional_stream stream,
                                            const table_item& taken,
                                            time_point until,
                                            const std::stop_token& stop) {
@@ -270,19 +270,19 @@ bool channel_consumer::wait_until_complete(where on,
   if (sync::try_wait(published, taken.number) == wait_result::reached) {
     return true;
   }
-  if (on) {
-    auto counted = await_stream_turn(*on,
+  if (stream) {
+    auto counted = await_stream_turn(*stream,
                                      producer_page_,
                                      channel::published_timeline,
                                      taken.number,
                                      base::time_left(until),
                                      name_,
                                      stop);
-    streams::enqueue_wait(
-        *on,
-        producer_page_->for_streams().address_for(*on, channel::published_timeline, "next", name_),
-        taken.number,
-        name_);
+    streams::enqueue_wait(*stream,
+                          producer_page_->for_streams().address_for(
+                              *stream, channel::published_timeline, "next", name_),
+                          taken.number,
+                          name_);
     counted.commit();
     return true;
   }
@@ -291,11 +291,12 @@ bool channel_consumer::wait_until_complete(where on,
 }
 
 /// Gives the item to this consumer.
-std::shared_ptr<taken_item> channel_consumer::hold(where on, const table_item& taken) {
+std::shared_ptr<taken_item> channel_consumer::hold(optional_stream stream,
+                                                   const table_item& taken) {
   auto item = std::make_shared<taken_item>();
   item->of = shared_from_this();
   item->what = taken;
-  item->on = on;
+  item->on = stream;
   item->producer = producer_page_;
   const std::lock_guard lock(mutex_);
   if (is_closed_) {
@@ -312,7 +313,7 @@ std::shared_ptr<taken_item> channel_consumer::hold(where on, const table_item& t
     held_.pop_back();
     throw;
   }
-  on_streams_ = on ? std::max(on_streams_, taken.number) : on_streams_;
+  on_streams_ = stream ? std::max(on_streams_, taken.number) : on_streams_;
   expected_ = taken.number + 1;
   return item;
 }
@@ -367,12 +368,12 @@ std::shared_ptr<taken_item> channel_consumer::try_next(std::optional<watched_tim
   }
 }
 
-std::shared_ptr<taken_item> channel_consumer::next(where on,
+std::shared_ptr<taken_item> channel_consumer::next(optional_stream stream,
                                                    milliseconds timeout,
                                                    const std::stop_token& stop) {
   check_usable("next");
-  if (on) {
-    streams::check_not_captured(*on, "next", name_);
+  if (stream) {
+    streams::check_not_captured(*stream, "next", name_);
   }
   begin_next();
   const auto until = base::deadline_after(timeout);
@@ -387,8 +388,8 @@ std::shared_ptr<taken_item> channel_consumer::next(where on,
       return nullptr;
     }
     try {
-      if (wait_until_complete(on, *taken, until, stops.token())) {
-        return hold(on, *taken);
+      if (wait_until_complete(stream, *taken, until, stops.token())) {
+        return hold(stream, *taken);
       }
     } catch (const error& why) {
       pending_ = *taken;
@@ -460,15 +461,16 @@ void channel_consumer::wait_on(const taken_item& item, CUstream stream) const {
   counted.commit();
 }
 
-void channel_consumer::release(taken_item& item, where on) {
+void channel_consumer::release(taken_item& item, optional_stream stream) {
   check_usable("release");
-  if (on) {
-    streams::check_not_captured(*on, "release", name_);
+  if (stream) {
+    streams::check_not_captured(*stream, "release", name_);
   }
   {
     const std::lock_guard lock(mutex_);
     check_held(item, "release");
-    options_.mode == consumer_mode::latest ? release_newest(item, on) : release_in_order(item, on);
+    options_.mode == consumer_mode::latest ? release_newest(item, stream)
+                                           : release_in_order(item, stream);
     item.is_held = false;
     forget_previous_slots();
   }
@@ -476,9 +478,9 @@ void channel_consumer::release(taken_item& item, where on) {
 }
 
 /// Releases an item of `latest`, each of which has its own timeline.
-void channel_consumer::release_newest(const taken_item& item, where on) {
-  if (on) {
-    streams::enqueue_signal(*on, own_address(item.what.held_timeline, *on), 0, name_);
+void channel_consumer::release_newest(const taken_item& item, optional_stream stream) {
+  if (stream) {
+    streams::enqueue_signal(*stream, own_address(item.what.held_timeline, *stream), 0, name_);
     streams_release_ = true;
   } else {
     range_.page->own_page().words[item.what.held_timeline].store(0, std::memory_order_seq_cst);
@@ -488,14 +490,14 @@ void channel_consumer::release_newest(const taken_item& item, where on) {
 
 /// Releases an item in the order of numbers: one timeline shows that all items up to a number are
 /// released. An item whose predecessors are still held is released after the last of them.
-void channel_consumer::release_in_order(taken_item& item, where on) {
+void channel_consumer::release_in_order(taken_item& item, optional_stream stream) {
   if (held_.front().get() != &item) {
-    if (on) {
-      item.finished = streams::stream_point::record(*on, "release", name_);
+    if (stream) {
+      item.finished = streams::stream_point::record(*stream, "release", name_);
     }
     return;
   }
-  store_released(on, item.what.release, {});
+  store_released(stream, item.what.release, {});
   held_.pop_front();
   try {
     release_kept_back();
@@ -504,11 +506,11 @@ void channel_consumer::release_in_order(taken_item& item, where on) {
   }
 }
 
-void channel_consumer::store_released(where on,
+void channel_consumer::store_released(optional_stream stream,
                                       std::uint64_t value,
                                       std::span<const streams::stream_point> points) {
   released_->store(
-      on,
+      stream,
       value,
       points,
       [this](CUstream stream) {
@@ -516,7 +518,7 @@ void channel_consumer::store_released(where on,
       },
       "release",
       name_);
-  streams_release_ = streams_release_ || on || released_->is_pending();
+  streams_release_ = streams_release_ || stream || released_->is_pending();
 }
 
 /// Items that were released before their predecessors.

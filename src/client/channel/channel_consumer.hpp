@@ -35,11 +35,11 @@ struct taken_item {
   static constexpr std::uintptr_t handle_kind = 2;
   static constexpr std::string_view handle_name = "item";
   /// The stream that it was taken for, or the CPU.
-  using where = std::optional<cuda::CUstream>;
+  using optional_stream = std::optional<cuda::CUstream>;
 
   std::shared_ptr<channel_consumer> of;
   channel::consumer_table::item what;
-  where on;
+  optional_stream on;
   std::uint64_t skipped = 0;
   std::shared_ptr<gpushm_segment> slots;  ///< what it is in
   std::shared_ptr<mapped_page> producer;  ///< whose timeline shows whether it is complete
@@ -63,11 +63,11 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
     std::stop_token stop;
     std::chrono::milliseconds resume{0};  ///< forever: without a limit of its own
   };
-  using where = taken_item::where;
+  using optional_stream = taken_item::optional_stream;
 
   channel_consumer(std::shared_ptr<timelines> timelines,
                    std::string_view name,
-                   const options& wanted);
+                   const options& options);
   channel_consumer(const channel_consumer&) = delete;
   channel_consumer& operator=(const channel_consumer&) = delete;
   ~channel_consumer();
@@ -76,7 +76,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   void close() noexcept;
   /// Returns null if there was none in time, `stop` was requested, the channel has ended, or this
   /// was closed.
-  [[nodiscard]] std::shared_ptr<taken_item> next(where on,
+  [[nodiscard]] std::shared_ptr<taken_item> next(optional_stream stream,
                                                  std::chrono::milliseconds timeout,
                                                  const std::stop_token& stop);
   /// As `next` for the CPU, without waiting. If it returns null and sets no `missing`, call `next`.
@@ -85,7 +85,7 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
   /// Returns a new handle of the slots' segment.
   [[nodiscard]] gpushm_segment* memory_of(const taken_item& item) const;
   void wait_on(const taken_item& item, cuda::CUstream stream) const;
-  void release(taken_item& item, where on);
+  void release(taken_item& item, optional_stream stream);
   void check();
   [[nodiscard]] bool has_ended() const;
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -140,20 +140,22 @@ class channel_consumer : public std::enable_shared_from_this<channel_consumer> {
                                     time_point until,
                                     const std::stop_token& stop);
   [[nodiscard]] bool wait_for_next_producer(time_point until, const std::stop_token& stop);
-  [[nodiscard]] bool wait_until_complete(where on,
+  [[nodiscard]] bool wait_until_complete(optional_stream stream,
                                          const table_item& taken,
                                          time_point until,
                                          const std::stop_token& stop);
-  [[nodiscard]] std::shared_ptr<taken_item> hold(where on, const table_item& taken);
+  [[nodiscard]] std::shared_ptr<taken_item> hold(optional_stream stream, const table_item& taken);
 
   void check_usable(std::string_view operation) const;
   /// With the lock held.
   void check_open(std::string_view operation) const;
   void check_held(const taken_item& item, std::string_view operation) const;
-  void release_newest(const taken_item& item, where on);
-  void release_in_order(taken_item& item, where on);
+  void release_newest(const taken_item& item, optional_stream stream);
+  void release_in_order(taken_item& item, optional_stream stream);
   void release_kept_back();
-  void store_released(where on, std::uint64_t value, std::span<const streams::stream_point> points);
+  void store_released(optional_stream stream,
+                      std::uint64_t value,
+                      std::span<const streams::stream_point> points);
   void note_last_producer();
   /// Waits until streams have released their items: later stores would overwrite terminal words.
   /// Returns false on timeout.

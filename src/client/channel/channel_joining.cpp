@@ -36,23 +36,23 @@ constexpr milliseconds look_for_pages{1'000};
 
 channel_consumer::channel_consumer(std::shared_ptr<timelines> timelines,
                                    std::string_view name,
-                                   const options& wanted)
+                                   const options& options)
     : timelines_(std::move(timelines)),
       name_(name),
-      options_(wanted),
+      options_(options),
       timeline_count_(channel::first_held_timeline +
-                      (wanted.mode == consumer_mode::latest ? wanted.held : 0)) {
+                      (options.mode == consumer_mode::latest ? options.held : 0)) {
   timelines_->client().check_usable("open", name);
   names::check("open", name);
-  if (wanted.held > channel::max_held) {
+  if (options.held > channel::max_held) {
     throw error(errc::invalid_argument,
                 "open",
                 name,
-                "a consumer that holds " + std::to_string(wanted.held) + " items",
+                "a consumer that holds " + std::to_string(options.held) + " items",
                 "at most " + std::to_string(channel::max_held) + " are possible");
   }
-  const auto until = base::deadline_after(wanted.timeout);
-  join_any({until, until}, wanted.stop);
+  const auto until = base::deadline_after(options.timeout);
+  join_any({until, until}, options.stop);
 }
 
 /// Joins the present producer, or the first one that appears.
@@ -142,12 +142,12 @@ bool channel_consumer::join(opened_timelines producer,
     const join_request request{
         options_.mode, options_.held, producer.range.page->lease().info().generation};
     joined_lease_->publish(encode(request), "open", request_deadline);
-    const attachment found = attach({until, until}, stop, std::move(producer));
-    if (found == attachment::producer_has_ended) {
+    const attachment attachment = attach({until, until}, stop, std::move(producer));
+    if (attachment == attachment::producer_has_ended) {
       timelines_->pages().end(range_, timeline_count_, *joined_lease_);
       return false;
     }
-    if (found != attachment::done) {
+    if (attachment != attachment::done) {
       throw error(stop.stop_requested() ? errc::cancelled : errc::timed_out,
                   "open",
                   name_,

@@ -187,7 +187,7 @@ void channel_producer::drop_gone() {
 }
 
 std::optional<channel_producer::obstacle> channel_producer::find_obstacle(
-    const std::optional<channel::producer_table::choice>& chosen, where on) const {
+    const std::optional<channel::producer_table::choice>& chosen, optional_stream stream) const {
   // Slots with items of the previous producer may still be read.
   if (chosen && chosen->after <= table_->last_of_previous() && !lingering_.empty()) {
     const auto& range = lingering_.begin()->second.range;
@@ -197,7 +197,7 @@ std::optional<channel_producer::obstacle> channel_producer::find_obstacle(
         range.page,
         look_again};
   }
-  const auto next = table_->next_obstacle(chosen, on.has_value());
+  const auto next = table_->next_obstacle(chosen, stream.has_value());
   if (!next) {
     return std::nullopt;
   }
@@ -217,26 +217,26 @@ void channel_producer::end(acquired_slot& slot) noexcept {
   std::erase_if(acquired_, [&](const auto& each) { return each.get() == &slot; });
 }
 
-std::shared_ptr<acquired_slot> channel_producer::acquire(where on,
+std::shared_ptr<acquired_slot> channel_producer::acquire(optional_stream stream,
                                                          milliseconds timeout,
                                                          const std::stop_token& stop) {
-  return acquire_until(on, base::deadline_after(timeout), stop, nullptr);
+  return acquire_until(stream, base::deadline_after(timeout), stop, nullptr);
 }
 
 std::shared_ptr<acquired_slot> channel_producer::try_acquire(
-    where on, std::optional<watched_timeline>& missing) {
-  return acquire_until(on, steady_clock::now(), {}, &missing);
+    optional_stream stream, std::optional<watched_timeline>& missing) {
+  return acquire_until(stream, steady_clock::now(), {}, &missing);
 }
 
 std::shared_ptr<acquired_slot> channel_producer::acquire_until(
-    where on,
+    optional_stream stream,
     time_point until,
     const std::stop_token& stop,
     std::optional<watched_timeline>* missing) {
   check_usable("acquire");
-  if (on) {
-    streams::check_not_captured(*on, "acquire", name_);
-    static_cast<void>(published_for(*on));  // it may fail, and nothing is changed yet
+  if (stream) {
+    streams::check_not_captured(*stream, "acquire", name_);
+    static_cast<void>(published_for(*stream));  // it may fail, and nothing is changed yet
   }
   const either_stop stops(stop, stop_.get_token());
   std::unique_lock lock(mutex_);
@@ -247,11 +247,11 @@ std::shared_ptr<acquired_slot> channel_producer::acquire_until(
       return nullptr;
     }
     drop_gone();
-    const auto what = table_->choose();
-    auto late = find_obstacle(what, on);
+    const auto choice = table_->choose();
+    auto late = find_obstacle(choice, stream);
     bool has_turn = true;
-    if (!late && on) {
-      late = enqueue_waits(*on, what->after);
+    if (!late && stream) {
+      late = enqueue_waits(*stream, choice->after);
       has_turn = !late;
     }
     if (late) {
@@ -275,9 +275,9 @@ std::shared_ptr<acquired_slot> channel_producer::acquire_until(
       lock.lock();
       continue;
     }
-    auto acquired = std::make_shared<acquired_slot>(shared_from_this(), *what, on);
+    auto acquired = std::make_shared<acquired_slot>(shared_from_this(), *choice, stream);
     acquired_.reserve(acquired_.size() + 1);
-    if (!table_->acquire(*what)) {
+    if (!table_->acquire(*choice)) {
       // Consumers that hold the slot after all; hostile ones could do so again and again.
       if (++refused > shape_.slots &&
           (steady_clock::now() >= until || stops.token().stop_requested())) {
@@ -288,7 +288,7 @@ std::shared_ptr<acquired_slot> channel_producer::acquire_until(
     try {
       acquired->handle = handle_table<acquired_slot>::of_process().add(acquired);
     } catch (...) {
-      table_->abandon(*what);
+      table_->abandon(*choice);
       throw;
     }
     acquired_.push_back(acquired);
@@ -324,7 +324,7 @@ CUdeviceptr channel_producer::published_for(CUstream stream) const {
 }
 
 std::uint64_t channel_producer::publish(acquired_slot& slot,
-                                        where on,
+                                        optional_stream stream,
                                         std::span<const std::byte> metadata) {
   check_usable("publish");
   if (metadata.size() > channel::max_metadata_bytes) {
@@ -334,8 +334,8 @@ std::uint64_t channel_producer::publish(acquired_slot& slot,
                 std::to_string(metadata.size()) + " bytes of metadata",
                 "at most " + std::to_string(channel::max_metadata_bytes) + " are allowed");
   }
-  if (on) {
-    streams::check_not_captured(*on, "publish", name_);
+  if (stream) {
+    streams::check_not_captured(*stream, "publish", name_);
   }
   std::uint64_t number = 0;
   {
@@ -345,7 +345,7 @@ std::uint64_t channel_producer::publish(acquired_slot& slot,
     number = table_->prepare(slot.what, metadata);
     try {
       published_->store(
-          on,
+          stream,
           number,
           {},
           [this](CUstream stream) { return published_for(stream); },

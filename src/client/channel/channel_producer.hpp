@@ -60,11 +60,11 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
     std::stop_token stop;
   };
   /// The stream that a call uses, or the CPU.
-  using where = std::optional<cuda::CUstream>;
+  using optional_stream = std::optional<cuda::CUstream>;
 
   channel_producer(std::shared_ptr<timelines> timelines,
                    std::string_view name,
-                   const options& wanted);
+                   const options& options);
   channel_producer(const channel_producer&) = delete;
   channel_producer& operator=(const channel_producer&) = delete;
   ~channel_producer();
@@ -72,18 +72,20 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   /// Ends the channel. Later calls throw invalid_argument. Once.
   void close() noexcept;
   /// Returns null if there was none in time, `stop` was requested, or it was closed.
-  [[nodiscard]] std::shared_ptr<acquired_slot> acquire(where on,
+  [[nodiscard]] std::shared_ptr<acquired_slot> acquire(optional_stream stream,
                                                        std::chrono::milliseconds timeout,
                                                        const std::stop_token& stop);
   /// As `acquire`, without waiting. If it returns null and sets no `missing`, call `acquire`.
   [[nodiscard]] std::shared_ptr<acquired_slot> try_acquire(
-      where on, std::optional<watched_timeline>& missing);
+      optional_stream stream, std::optional<watched_timeline>& missing);
   [[nodiscard]] gpushm_slot_info info_of(const acquired_slot& slot) const;
   /// Returns a new handle of the slots' segment.
   [[nodiscard]] gpushm_segment* memory_of(const acquired_slot& slot) const;
   void wait_on(const acquired_slot& slot, cuda::CUstream stream);
   /// Returns the number of the item.
-  std::uint64_t publish(acquired_slot& slot, where on, std::span<const std::byte> metadata);
+  std::uint64_t publish(acquired_slot& slot,
+                        optional_stream stream,
+                        std::span<const std::byte> metadata);
   void abandon(acquired_slot& slot);
   [[nodiscard]] gpushm_producer_stats stats() const;
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -104,7 +106,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
     std::shared_ptr<mapped_page> page;
     std::optional<channel::table_view> table;
   };
-  void begin(const options& wanted);
+  void begin(const options& options);
   [[nodiscard]] std::shared_ptr<segment_lease> reserve_name(time_point deadline,
                                                             const std::stop_token& stop) const;
   [[nodiscard]] bool has_ended_producer() const;
@@ -116,11 +118,11 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
                        const std::vector<wire::segment>& present);
   [[nodiscard]] previous_producer find_previous(
       const std::function<bool(const channel::table_view&)>& accepts) const;
-  [[nodiscard]] bool has_ended(const channel::consumer_view& which) const;
+  [[nodiscard]] bool has_ended(const channel::consumer_view& view) const;
   [[nodiscard]] bool await_consumers() const;
   /// `missing`: null if the call may wait.
   [[nodiscard]] std::shared_ptr<acquired_slot> acquire_until(
-      where on,
+      optional_stream stream,
       time_point until,
       const std::stop_token& stop,
       std::optional<watched_timeline>* missing);
@@ -141,7 +143,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
     std::chrono::microseconds look_again;
   };
   [[nodiscard]] std::optional<obstacle> find_obstacle(
-      const std::optional<channel::producer_table::choice>& chosen, where on) const;
+      const std::optional<channel::producer_table::choice>& chosen, optional_stream stream) const;
   /// Returns what the CPU must wait for first, because too many streams wait already.
   [[nodiscard]] std::optional<obstacle> enqueue_waits(cuda::CUstream stream, std::uint64_t after);
 
@@ -150,7 +152,7 @@ class channel_producer : public std::enable_shared_from_this<channel_producer> {
   void admit_present(const std::vector<wire::segment>& present);
   void admit(const std::string& name, std::uint64_t generation) noexcept;
   [[nodiscard]] bool is_for_this(const join_request& request,
-                                 const channel::consumer_view& which) const;
+                                 const channel::consumer_view& view) const;
 
   std::shared_ptr<timelines> timelines_;  // destroyed last
   const std::string name_;

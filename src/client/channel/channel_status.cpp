@@ -23,8 +23,8 @@ std::uint64_t value_of(const sync::timeline_reader& timeline) {
 }
 
 /// Reads a timeline of another process, which can have any value.
-std::uint64_t difference(std::uint64_t of, std::uint64_t less) {
-  return of - std::min(of, less);
+std::uint64_t difference(std::uint64_t value, std::uint64_t less) {
+  return value - std::min(value, less);
 }
 
 /// Returns the result of `open`; nullopt if the object has gone since it was listed.
@@ -42,7 +42,7 @@ auto opened_if_there(Open&& open) -> std::optional<decltype(open())> {
 /// page.
 std::shared_ptr<mapped_page> page_of_producer(timelines& timelines,
                                               std::string_view name,
-                                              const std::vector<wire::segment>& all,
+                                              const std::vector<wire::segment>& segments,
                                               const wire::segment* producer) {
   if (producer != nullptr) {
     auto opened = opened_if_there(
@@ -53,7 +53,7 @@ std::shared_ptr<mapped_page> page_of_producer(timelines& timelines,
   }
   const std::string prefix = names::pages(name);
   std::vector<const wire::segment*> pages;
-  for (const wire::segment& each : all) {
+  for (const wire::segment& each : segments) {
     if (each.backend == backend::signals && each.name.starts_with(prefix)) {
       pages.push_back(&each);
     }
@@ -128,12 +128,12 @@ std::optional<gpushm_channel_consumer_info> read_consumer(timelines& timelines,
 
 channel_status read_channel_status(timelines& timelines, std::string_view name) {
   names::check("stat", name);
-  const auto all = timelines.client().list(std::string(name) + "/~");
-  const auto at = std::find_if(all.begin(), all.end(), [&](const wire::segment& each) {
+  const auto pages = timelines.client().list(std::string(name) + "/~");
+  const auto at = std::find_if(pages.begin(), pages.end(), [&](const wire::segment& each) {
     return each.name == names::producer(name) && each.published;
   });
-  const wire::segment* const producer = at == all.end() ? nullptr : &*at;
-  const auto page = page_of_producer(timelines, name, all, producer);
+  const wire::segment* const producer = at == pages.end() ? nullptr : &*at;
+  const auto page = page_of_producer(timelines, name, pages, producer);
   const auto table = page ? client_detail::table_in(*page) : std::nullopt;
   if (!table) {
     throw error(errc::no_such_segment,
@@ -154,7 +154,7 @@ channel_status read_channel_status(timelines& timelines, std::string_view name) 
   info.producer_uid = page->lease().info().creator_uid;
   info.producer_pid = page->lease().info().creator_pid;
   const std::string prefix = names::consumers(name);
-  for (const wire::segment& each : all) {
+  for (const wire::segment& each : pages) {
     if (each.backend == backend::timeline && each.published && each.name.starts_with(prefix)) {
       if (const auto one = read_consumer(timelines, each, *table)) {
         result.consumers.push_back(*one);

@@ -28,14 +28,14 @@ class handle_table {
   /// held.
   [[nodiscard]] static handle_table& of_process() {
     static std::atomic<handle_table*> current{nullptr};
-    handle_table* found = current.load(std::memory_order_acquire);
-    while (found == nullptr || is_forked_child_of(found->forks_)) {
+    handle_table* table = current.load(std::memory_order_acquire);
+    while (table == nullptr || is_forked_child_of(table->forks_)) {
       auto made = std::unique_ptr<handle_table>(new handle_table());
-      if (current.compare_exchange_strong(found, made.get(), std::memory_order_acq_rel)) {
+      if (current.compare_exchange_strong(table, made.get(), std::memory_order_acq_rel)) {
         return *made.release();  // never destroyed: handles may be used until the process ends
       }
     }
-    return *found;
+    return *table;
   }
 
   [[nodiscard]] void* add(std::shared_ptr<Object> object) {

@@ -26,12 +26,12 @@ struct join_request {
 };
 
 /// One byte each for mode and depth (0 but for `share`), eight for the producer, little-endian.
-[[nodiscard]] inline std::vector<std::byte> encode(const join_request& what) {
-  const bool has_depth = what.mode == channel::consumer_mode::share;
-  std::vector<std::byte> result{static_cast<std::byte>(what.mode),
-                                static_cast<std::byte>(has_depth ? what.depth : 0)};
+[[nodiscard]] inline std::vector<std::byte> encode(const join_request& request) {
+  const bool has_depth = request.mode == channel::consumer_mode::share;
+  std::vector<std::byte> result{static_cast<std::byte>(request.mode),
+                                static_cast<std::byte>(has_depth ? request.depth : 0)};
   for (unsigned shift = 0; shift != 64; shift += 8) {
-    result.push_back(static_cast<std::byte>(what.producer >> shift));
+    result.push_back(static_cast<std::byte>(request.producer >> shift));
   }
   return result;
 }

@@ -26,17 +26,17 @@ std::optional<memory::chunk_source::chunk> chunk_stream::next() {
   return one;
 }
 
-void chunk_stream::keep(const chunk& one) {
+void chunk_stream::keep(const chunk& chunk) {
   if (!kept_) {
     return;
   }
-  auto copy = base::guarded_fd::open([&] { return ::fcntl(one.file.get(), F_DUPFD_CLOEXEC, 0); });
+  auto copy = base::guarded_fd::open([&] { return ::fcntl(chunk.file.get(), F_DUPFD_CLOEXEC, 0); });
   if (!copy) {  // this process has no descriptors left
     kept_.reset();
     return;
   }
   kept_->files.push_back(std::move(copy));
-  kept_->bytes.push_back(one.size_bytes);
+  kept_->bytes.push_back(chunk.size_bytes);
   if (before_ + taken_ == lease_->info().chunk_count) {
     lease_->finish_keeping(std::move(*kept_));
     kept_.reset();

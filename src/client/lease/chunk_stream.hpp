@@ -43,7 +43,7 @@ class chunk_stream final : public memory::chunk_source {
   }
   void ask();
   void receive();
-  void keep(const chunk& one);
+  void keep(const chunk& chunk);
 
   std::shared_ptr<segment_lease> lease_;
   std::chrono::milliseconds timeout_;

@@ -21,7 +21,7 @@ constexpr milliseconds longest_poll{500};
 /// so.
 constexpr milliseconds late_time{5'000};
 
-void attach_all(connection& to,
+void attach_all(connection& connection,
                 gpushm::generation generation,
                 const segment_lease::kept_chunks& chunks,
                 const subject& about,
@@ -35,36 +35,37 @@ void attach_all(connection& to,
       batch.chunk_bytes.push_back(chunks.bytes[first]);
       numbers.push_back(chunks.files[first].get());
     }
-    static_cast<void>(to.request(std::move(batch), about, base::deadline_after(timeout), numbers));
+    static_cast<void>(
+        connection.request(std::move(batch), about, base::deadline_after(timeout), numbers));
   }
 }
 
 void hand_back_one(lease_table& leases,
                    const std::shared_ptr<segment_lease>& lease,
-                   const std::shared_ptr<connection>& to,
+                   const std::shared_ptr<connection>& connection,
                    milliseconds timeout) {
-  const auto what = lease->to_hand_back();
-  if (!what) {
+  const auto handback = lease->to_hand_back();
+  if (!handback) {
     return;
   }
-  const auto& [offer, chunks] = *what;
+  const auto& [offer, chunks] = *handback;
   const subject about{"hand back", offer.name};
   // From here on an exception releases the grant, which ends the reservation.
-  reply got = to->request(offer, about, base::deadline_after(timeout));
+  reply got = connection->request(offer, about, base::deadline_after(timeout));
   const auto* const reserved = std::get_if<wire::reserved>(&got.body);
   if (reserved == nullptr || reserved->generation != offer.generation) {
     throw unexpected_reply(about);  // an older broker has reserved another segment
   }
-  attach_all(*to, offer.generation, *chunks, about, timeout);
-  lease->reply_on(*to);  // an opener may ask as soon as it is published
+  attach_all(*connection, offer.generation, *chunks, about, timeout);
+  lease->reply_on(*connection);  // an opener may ask as soon as it is published
   if (lease->published()) {
     const auto metadata = lease->metadata();
     static_cast<void>(
-        to->request(wire::publish{offer.generation, {metadata.begin(), metadata.end()}},
-                    about,
-                    base::deadline_after(timeout)));
+        connection->request(wire::publish{offer.generation, {metadata.begin(), metadata.end()}},
+                            about,
+                            base::deadline_after(timeout)));
   }
-  leases.renew(lease, to, {reserved->slot, reserved->receipt});
+  leases.renew(lease, connection, {reserved->slot, reserved->receipt});
   got.granted.keep();
 }
 
@@ -76,15 +77,15 @@ bool is_of_another_signaler(const segment_lease& lease) {
 /// Returns false if another process may still hand it back.
 bool open_one(lease_table& leases,
               const std::shared_ptr<segment_lease>& lease,
-              const std::shared_ptr<connection>& to,
+              const std::shared_ptr<connection>& connection,
               const std::stop_token& stop,
               milliseconds timeout) {
   const wire::segment& info = lease->info();
-  reply got = to->open(
+  reply got = connection->open(
       {info.name, 0, 0, info.generation}, {"open", info.name}, base::deadline_after(timeout), stop);
   if (const auto* const opened = std::get_if<wire::opened>(&got.body);
       opened != nullptr && opened->segment.generation == info.generation) {
-    leases.renew(lease, to, {opened->segment.slot, opened->receipt});
+    leases.renew(lease, connection, {opened->segment.slot, opened->receipt});
     got.granted.keep();
     return true;
   }
@@ -101,18 +102,18 @@ bool open_one(lease_table& leases,
 /// broker ends the words. Returns false if another process is at it.
 bool hand_back_late(lease_table& leases,
                     const std::shared_ptr<segment_lease>& lease,
-                    const std::shared_ptr<connection>& to,
+                    const std::shared_ptr<connection>& connection,
                     const std::stop_token& stop,
                     milliseconds timeout) {
   try {
-    hand_back_one(leases, lease, to, timeout);
+    hand_back_one(leases, lease, connection, timeout);
   } catch (const error& why) {
-    if (to->broken() || why.code() == errc::timed_out) {
+    if (connection->broken() || why.code() == errc::timed_out) {
       throw;
     }
     base::log(log_level::debug, why.what());
     if (why.code() == errc::already_exists) {  // another reader was faster
-      return open_one(leases, lease, to, stop, timeout);
+      return open_one(leases, lease, connection, stop, timeout);
     }
   }
   if (lease->is_lost()) {
@@ -124,7 +125,7 @@ bool hand_back_late(lease_table& leases,
 }  // namespace
 
 void hand_back(lease_table& leases,
-               const std::shared_ptr<connection>& to,
+               const std::shared_ptr<connection>& connection,
                milliseconds timeout) noexcept {
   try {
     for (const auto& lease : leases.lost()) {
@@ -132,9 +133,9 @@ void hand_back(lease_table& leases,
         continue;
       }
       try {
-        hand_back_one(leases, lease, to, timeout);
+        hand_back_one(leases, lease, connection, timeout);
       } catch (const error& why) {
-        if (to->broken() || why.code() == errc::timed_out) {
+        if (connection->broken() || why.code() == errc::timed_out) {
           return;
         }
         // Another process was faster; or its segment ended, which `open_again` finds.
@@ -149,7 +150,7 @@ void hand_back(lease_table& leases,
 }
 
 void open_again(lease_table& leases,
-                const std::shared_ptr<connection>& to,
+                const std::shared_ptr<connection>& connection,
                 const std::stop_token& stop,
                 milliseconds timeout,
                 steady_time deadline) {
@@ -157,7 +158,7 @@ void open_again(lease_table& leases,
   for (milliseconds pause = first_poll; !left.empty() && !stop.stop_requested();
        pause = std::min(pause * 2, longest_poll)) {
     std::erase_if(left, [&](const auto& each) {
-      return each.use_count() == 1 || open_one(leases, each, to, stop, timeout);
+      return each.use_count() == 1 || open_one(leases, each, connection, stop, timeout);
     });
     if (!left.empty()) {
       if (std::chrono::steady_clock::now() >= deadline) {
@@ -169,7 +170,7 @@ void open_again(lease_table& leases,
   const auto last = base::deadline_after(late_time);
   while (!left.empty() && !stop.stop_requested()) {
     std::erase_if(left, [&](const auto& each) {
-      return stop.stop_requested() || hand_back_late(leases, each, to, stop, timeout);
+      return stop.stop_requested() || hand_back_late(leases, each, connection, stop, timeout);
     });
     if (left.empty() || std::chrono::steady_clock::now() >= last) {
       break;

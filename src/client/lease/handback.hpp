@@ -17,9 +17,9 @@ namespace gpushm::client_detail {
 /// Hands back what this process has created, and persistent memory that it has open: sends the
 /// receipts, the descriptors and the metadata. What another process has handed back before, or the
 /// broker does not accept, stays lost; the latter is logged. `timeout` is for each request. Does
-/// not throw; ends early if `to` ends or does not answer.
+/// not throw; ends early if `connection` ends or does not answer.
 void hand_back(lease_table& leases,
-               const std::shared_ptr<connection>& to,
+               const std::shared_ptr<connection>& connection,
                std::chrono::milliseconds timeout) noexcept;
 
 /// Leases again what other processes hand back, as soon as they do. What has not been handed back
@@ -27,9 +27,9 @@ void hand_back(lease_table& leases,
 /// on. Of timeline pages the broker ends the words then, because nothing else would end a wait
 /// for a signaler that died with it. What is still missing 5 s later is given up.
 /// Returns early if `stop` is requested. Blocks; `timeout` is for each request. Throws `error` if
-/// `to` ends or does not answer.
+/// `connection` ends or does not answer.
 void open_again(lease_table& leases,
-                const std::shared_ptr<connection>& to,
+                const std::shared_ptr<connection>& connection,
                 const std::stop_token& stop,
                 std::chrono::milliseconds timeout,
                 steady_time deadline);

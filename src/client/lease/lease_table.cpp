@@ -20,21 +20,22 @@ namespace {
 constexpr std::uint64_t large_peer_bytes = 512ULL << 20U;
 
 /// Valid for another user: the name still refers to this memory.
-bool is_current(const segment_lease& of) {
-  const segment_state state = of.state_in_table();
+bool is_current(const segment_lease& lease) {
+  const segment_state state = lease.state_in_table();
   return state == segment_state::live ||
-         (state == segment_state::exporter_gone && !base::ends_with_creator(of.info().backend));
+         (state == segment_state::exporter_gone && !base::ends_with_creator(lease.info().backend));
 }
 /// For results without the broker: read before the state, so that one that a successor has changed
 /// is not used.
-bool has_current_state(const segment_lease& of) {
-  return of.broker_in_table().has_current_states();
+bool has_current_state(const segment_lease& lease) {
+  return lease.broker_in_table().has_current_states();
 }
 /// A segment's own name is judged by the segment's word alone. That of an alias also has to have
 /// not moved.
-bool is_current(const open_target& of) {
-  const segment_lease* const lease = of.to->lease();
-  return lease != nullptr && is_current(*lease) && (!of.alias || lease->still_shows(*of.alias));
+bool is_current(const open_target& target) {
+  const segment_lease* const lease = target.to->lease();
+  return lease != nullptr && is_current(*lease) &&
+         (!target.alias || lease->still_shows(*target.alias));
 }
 
 const char* environment(const char* variable) {
@@ -88,16 +89,16 @@ lease_table::key_view::key_view(std::string_view for_name,
 // ---- leases ----
 
 std::shared_ptr<segment_lease> lease_table::take(const std::shared_ptr<connection>& broker,
-                                                 segment_lease::facts what,
+                                                 segment_lease::facts facts,
                                                  grant& granted,
                                                  std::string_view operation) {
   std::shared_ptr<segment_lease> lease;  // destroyed after the lock is released
-  const std::pair key{static_cast<const connection*>(broker.get()), what.segment.generation};
+  const std::pair key{static_cast<const connection*>(broker.get()), facts.segment.generation};
   const std::lock_guard lock(mutex_);
   if (broker->handed_over()) {
     throw error(errc::broker_gone,
                 operation,
-                what.segment.name,
+                facts.segment.name,
                 "the broker has ended the connection that requested it",
                 "try again: this process has reconnected");
   }
@@ -107,34 +108,34 @@ std::shared_ptr<segment_lease> lease_table::take(const std::shared_ptr<connectio
   if (lease) {
     lease->add_grant();
     granted.keep();
-    if (what.segment.published) {
-      lease->set_published(std::move(what.metadata));
+    if (facts.segment.published) {
+      lease->set_published(std::move(facts.metadata));
     }
   } else {
     auto& place = leases_[key];
-    if (what.receipt) {
+    if (facts.receipt) {
       has_receipts_.store(true, std::memory_order_relaxed);
     }
-    lease = std::make_shared<segment_lease>(weak_from_this(), broker, std::move(what));
+    lease = std::make_shared<segment_lease>(weak_from_this(), broker, std::move(facts));
     granted.keep();
     place = lease;
   }
   return lease;
 }
 
-void lease_table::hand_over(connection& from,
-                            const std::shared_ptr<connection>& to,
+void lease_table::hand_over(connection& source,
+                            const std::shared_ptr<connection>& connection,
                             steady_time deadline) {
   std::vector<std::shared_ptr<segment_lease>> kept;  // until the broker has the list
   std::list<segment_lease::place> former;            // destroyed after the lock is released
   {
     const std::lock_guard lock(mutex_);
-    from.hand_over();
-    for (auto at = leases_.lower_bound({&from, 0});
-         at != leases_.end() && at->first.first == &from;) {
+    source.hand_over();
+    for (auto at = leases_.lower_bound({&source, 0});
+         at != leases_.end() && at->first.first == &source;) {
       if (auto lease = at->second.lock()) {
-        former.splice(former.end(), lease->move_to(to));
-        leases_[{to.get(), at->first.second}] = lease;
+        former.splice(former.end(), lease->move_to(connection));
+        leases_[{connection.get(), at->first.second}] = lease;
         kept.push_back(std::move(lease));
       }
       at = leases_.erase(at);
@@ -145,7 +146,7 @@ void lease_table::hand_over(connection& from,
   for (const auto& lease : kept) {
     counts.emplace_back(lease->info().generation, lease->grants());
   }
-  to->keep(counts, deadline);
+  connection->keep(counts, deadline);
 }
 
 std::vector<std::shared_ptr<segment_lease>> lease_table::lost() const {
@@ -160,25 +161,25 @@ std::vector<std::shared_ptr<segment_lease>> lease_table::lost() const {
   return lost;
 }
 
-void lease_table::end_takes(connection& from) {
+void lease_table::end_takes(connection& connection) {
   const std::lock_guard lock(mutex_);
-  from.hand_over();
+  connection.hand_over();
 }
 
-/// A reply of `to` may have created another lease of the same generation meanwhile: the broker
+/// A reply of `target` may have created another lease of the same generation meanwhile: the broker
 /// counts the grants of both.
 void lease_table::renew(const std::shared_ptr<segment_lease>& lease,
-                        const std::shared_ptr<connection>& to,
-                        const segment_lease::renewal& by) {
+                        const std::shared_ptr<connection>& target,
+                        const segment_lease::renewal& renewal) {
   const gpushm::generation generation = lease->info().generation;
   std::list<segment_lease::place> former;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
-  auto& place = leases_[{to.get(), generation}];
+  auto& place = leases_[{target.get(), generation}];
   if (place.expired()) {
     place = lease;
   }
   const connection* const from = &lease->broker_in_table();
-  former = lease->renew(to, by);
+  former = lease->renew(target, renewal);
   leases_.erase({from, generation});
 }
 
@@ -204,26 +205,26 @@ bool lease_table::should_prefetch(const connection& broker,
   return at == leases_.end() || at->second.expired();
 }
 
-bool lease_table::put(prefetched what) {
-  std::string name = what.lease->info().name;
+bool lease_table::put(prefetched fetched) {
+  std::string name = fetched.lease->info().name;
   prefetched former;  // both are destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   if (bounds_.max_entries == 0) {
     return false;
   }
-  what.held = prefetched_files_.try_hold(what.files.size());
+  fetched.held = prefetched_files_.try_hold(fetched.files.size());
   const auto at = prefetched_.find(name);
-  if (!what.held || (at == prefetched_.end() && prefetched_.size() >= max_prefetched)) {
+  if (!fetched.held || (at == prefetched_.end() && prefetched_.size() >= max_prefetched)) {
     return false;
   }
   // Checked now, because the end of its segment is reported to this table from here on.
-  if (!is_current(*what.lease)) {
+  if (!is_current(*fetched.lease)) {
     return false;
   }
   if (at == prefetched_.end()) {
-    prefetched_.emplace(std::move(name), std::move(what));
+    prefetched_.emplace(std::move(name), std::move(fetched));
   } else {
-    former = std::exchange(at->second, std::move(what));
+    former = std::exchange(at->second, std::move(fetched));
   }
   return true;
 }
@@ -274,70 +275,70 @@ std::shared_ptr<mapping> lease_table::find(std::string_view name,
     ++stats_.misses;
     return nullptr;
   }
-  mapping& found = *at->second.to;
-  const bool is_known = found.lease() != nullptr && has_current_state(*found.lease());
+  mapping& kept = *at->second.to;
+  const bool is_known = kept.lease() != nullptr && has_current_state(*kept.lease());
   if (!is_current(at->second)) {
     ++stats_.misses;
     forget_name(*at, out);
     return nullptr;
   }
-  if (!is_known || (expected_size_bytes != 0 && expected_size_bytes != found.info().size_bytes)) {
+  if (!is_known || (expected_size_bytes != 0 && expected_size_bytes != kept.info().size_bytes)) {
     ++stats_.misses;  // the broker, or the next one, is asked; it reports the mismatch
     return nullptr;
   }
-  count_user(found);
+  count_user(kept);
   ++stats_.hits;
-  found.lease()->broker_in_table().opened_from_cache();
-  return {std::shared_ptr<mapping>(), &found};
+  kept.lease()->broker_in_table().opened_from_cache();
+  return {std::shared_ptr<mapping>(), &kept};
 }
 
-void lease_table::use(const std::shared_ptr<mapping>& of) {
+void lease_table::use(const std::shared_ptr<mapping>& mapping) {
   const std::lock_guard lock(mutex_);
-  add_user(of);
+  add_user(mapping);
 }
 
-void lease_table::add_user(const std::shared_ptr<mapping>& of) {
-  mapping::notes& notes = of->notes_;
+void lease_table::add_user(const std::shared_ptr<mapping>& mapping) {
+  mapping::notes& notes = mapping->notes_;
   const bool is_known = notes.unused || !notes.owner.empty();
-  ended owner(is_known ? 0 : 1, of);
-  if (of->is_on_peer() && !notes.group) {
-    notes.group =
-        groups_
-            .try_emplace({of->info().device.text(), of->info().allocated_bytes >= large_peer_bytes})
-            .first;
+  ended owner(is_known ? 0 : 1, mapping);
+  if (mapping->is_on_peer() && !notes.group) {
+    notes.group = groups_
+                      .try_emplace({mapping->info().device.text(),
+                                    mapping->info().allocated_bytes >= large_peer_bytes})
+                      .first;
     ++(*notes.group)->second;
   }
   if (!is_known) {
     notes.owner.swap(owner);
     notes.place = notes.owner.begin();
   }
-  count_user(*of);
+  count_user(*mapping);
 }
 
-void lease_table::count_user(mapping& of) noexcept {
-  if (of.notes_.unused) {
-    leave_unused(of);
+void lease_table::count_user(mapping& mapping) noexcept {
+  if (mapping.notes_.unused) {
+    leave_unused(mapping);
   }
-  if (of.notes_.users++ == 0) {
+  if (mapping.notes_.users++ == 0) {
     ++stats_.used_entries;
-    stats_.used_bytes += of.info().allocated_bytes;
+    stats_.used_bytes += mapping.info().allocated_bytes;
   }
 }
 
-void lease_table::keep(const std::shared_ptr<mapping>& of,
+void lease_table::keep(const std::shared_ptr<mapping>& mapping,
                        std::string_view device,
-                       const std::optional<alias>& by) {
-  const key_view key(by ? by->name : of->info().name, device, of->access());
-  open_target target{of.get()};
+                       const std::optional<alias>& alias) {
+  const key_view key(alias ? alias->name : mapping->info().name, device, mapping->access());
+  open_target target{mapping.get()};
   ended out;
   const std::lock_guard lock(mutex_);
-  if (by && of->lease() != nullptr) {
-    target.alias = of->lease()->see(by->word);
+  if (alias && mapping->lease() != nullptr) {
+    target.alias = mapping->lease()->see(alias->word);
   }
-  std::vector<const known_open*>& names = of->notes_.names;
+  std::vector<const known_open*>& names = mapping->notes_.names;
   names.reserve(names.size() + 1);
   const auto at = by_key_.find(key);
-  if (at != by_key_.end() && at->second.to == of.get()) {
+  if (at != by_key_.end() && at->second.to == mapping.get()) {
     at->second = target;
   } else {
     open_key owned{key.hash, std::string(key.name), std::string(device), key.access};
@@ -347,61 +348,61 @@ void lease_table::keep(const std::shared_ptr<mapping>& of,
     names.push_back(&*by_key_.emplace(std::move(owned), target).first);
   }
   try {
-    add_user(of);
+    add_user(mapping);
   } catch (...) {
-    forget(*of, out);
+    forget(*mapping, out);
     throw;
   }
 }
 
-bool lease_table::is_named(const mapping& of) {
-  const auto& names = of.notes_.names;
+bool lease_table::is_named(const mapping& mapping) {
+  const auto& names = mapping.notes_.names;
   return std::any_of(
       names.begin(), names.end(), [](const known_open* each) { return is_current(each->second); });
 }
 
-bool lease_table::is_worth_keeping(const mapping& of) {
-  return of.info().lifetime == lifetime::persistent && of.lease() != nullptr &&
-         of.lease()->published() && is_named(of) && !of.region().suspended();
+bool lease_table::is_worth_keeping(const mapping& mapping) {
+  return mapping.info().lifetime == lifetime::persistent && mapping.lease() != nullptr &&
+         mapping.lease()->published() && is_named(mapping) && !mapping.region().suspended();
 }
 
-void lease_table::release(std::shared_ptr<mapping> of) noexcept {
+void lease_table::release(std::shared_ptr<mapping> mapping) noexcept {
   ended out;
   const std::lock_guard lock(mutex_);
-  mapping::notes& notes = of->notes_;
+  mapping::notes& notes = mapping->notes_;
   if (--notes.users != 0) {
     return;
   }
   --stats_.used_entries;
-  stats_.used_bytes -= of->info().allocated_bytes;
-  const bool worth_keeping = is_worth_keeping(*of);
-  const bool fits = of->info().allocated_bytes <= bounds_.max_bytes;
+  stats_.used_bytes -= mapping->info().allocated_bytes;
+  const bool worth_keeping = is_worth_keeping(*mapping);
+  const bool fits = mapping->info().allocated_bytes <= bounds_.max_bytes;
   stats_.evictions += worth_keeping && !fits ? 1 : 0;
   if (worth_keeping && fits) {  // otherwise it would evict all others
     unused_.splice(unused_.end(), notes.owner);
     notes.unused = true;
     ++stats_.kept_entries;
-    stats_.kept_bytes += of->info().allocated_bytes;
+    stats_.kept_bytes += mapping->info().allocated_bytes;
     evict(out);
   } else {
-    forget(*of, out);
+    forget(*mapping, out);
   }
 }
 
 // ---- ending mappings ----
 
-void lease_table::leave_unused(mapping& of) noexcept {
-  of.notes_.unused = false;
+void lease_table::leave_unused(mapping& mapping) noexcept {
+  mapping.notes_.unused = false;
   --stats_.kept_entries;
-  stats_.kept_bytes -= of.info().allocated_bytes;
-  of.notes_.owner.splice(of.notes_.owner.end(), unused_, of.notes_.place);
+  stats_.kept_bytes -= mapping.info().allocated_bytes;
+  mapping.notes_.owner.splice(mapping.notes_.owner.end(), unused_, mapping.notes_.place);
 }
 
 /// Removes it from every index.
-void lease_table::forget(mapping& of, ended& out) noexcept {
-  mapping::notes& notes = of.notes_;
+void lease_table::forget(mapping& mapping, ended& out) noexcept {
+  mapping::notes& notes = mapping.notes_;
   if (notes.unused) {
-    leave_unused(of);
+    leave_unused(mapping);
   }
   out.splice(out.end(), notes.owner);
   for (const known_open* const each : notes.names) {
@@ -418,16 +419,16 @@ void lease_table::forget(mapping& of, ended& out) noexcept {
 
 /// Removes a name, and its mapping if that is unused and no other name refers to it.
 void lease_table::forget_name(const known_open& name, ended& out) noexcept {
-  mapping& of = *name.second.to;
-  std::erase(of.notes_.names, &name);
+  mapping& mapping = *name.second.to;
+  std::erase(mapping.notes_.names, &name);
   by_key_.erase(by_key_.find(name.first));
-  if (of.notes_.unused && !is_named(of)) {
-    forget(of, out);
+  if (mapping.notes_.unused && !is_named(mapping)) {
+    forget(mapping, out);
   }
 }
 
-bool lease_table::is_last_of_group(const mapping& of) noexcept {
-  return of.notes_.group && (*of.notes_.group)->second == 1;
+bool lease_table::is_last_of_group(const mapping& mapping) noexcept {
+  return mapping.notes_.group && (*mapping.notes_.group)->second == 1;
 }
 
 void lease_table::evict(ended& out) noexcept {

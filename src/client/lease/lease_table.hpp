@@ -56,25 +56,27 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   /// a new one, which then owns `granted`. Throws broker_gone, and leaves `granted` unchanged, if
   /// the leases of `broker` were handed over before.
   [[nodiscard]] std::shared_ptr<segment_lease> take(const std::shared_ptr<connection>& broker,
-                                                    segment_lease::facts what,
+                                                    segment_lease::facts facts,
                                                     grant& granted,
                                                     std::string_view operation);
-  /// The broker has ended `from` and given its leases to `to`: moves the existing ones to `to`.
-  /// Reports them to the broker, with their numbers of grants; the broker ends the others. Throws
-  /// as a request.
-  void hand_over(connection& from, const std::shared_ptr<connection>& to, steady_time deadline);
+  /// The broker has ended `source` and given its leases to `connection`: moves the existing ones to
+  /// `connection`. Reports them to the broker, with their numbers of grants; the broker ends the
+  /// others. Throws as a request.
+  void hand_over(connection& source,
+                 const std::shared_ptr<connection>& connection,
+                 steady_time deadline);
   /// Leases that were lost with a broker and its keeper, and that another one may have again.
   [[nodiscard]] std::vector<std::shared_ptr<segment_lease>> lost() const;
   /// False: there was never a lease that could be handed back. Does not wait for other threads.
   [[nodiscard]] bool has_receipts() const noexcept {
     return has_receipts_.load(std::memory_order_relaxed);
   }
-  /// No lease can be taken from replies of `from` any more.
-  void end_takes(connection& from);
-  /// The broker of `to` has granted a lost lease again.
+  /// No lease can be taken from replies of `connection` any more.
+  void end_takes(connection& connection);
+  /// The broker of `target` has granted a lost lease again.
   void renew(const std::shared_ptr<segment_lease>& lease,
-             const std::shared_ptr<connection>& to,
-             const segment_lease::renewal& by);
+             const std::shared_ptr<connection>& target,
+             const segment_lease::renewal& renewal);
   /// For the descriptors of a segment that this process could hand back; empty: there is no room.
   [[nodiscard]] held_descriptors::part room_to_keep(std::size_t chunks) noexcept {
     return kept_files_.try_hold(chunks);
@@ -99,7 +101,7 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
                                      std::size_t chunks) const;
   /// Keeps it for the next open of its name, replacing a previous one. Returns false, and drops it,
   /// if the name no longer refers to it or if there is no room.
-  bool put(prefetched what);
+  bool put(prefetched fetched);
   /// Removes and returns what is kept for that name, if it is still current, of that size (0: any)
   /// and generation (0: any).
   [[nodiscard]] std::optional<prefetched> take_prefetched(std::string_view name,
@@ -117,22 +119,22 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
                                               std::string_view device,
                                               gpushm::access access,
                                               std::uint64_t expected_size_bytes = 0);
-  /// Counts one more user of `of`.
-  void use(const std::shared_ptr<mapping>& of);
+  /// Counts one more user of `mapping`.
+  void use(const std::shared_ptr<mapping>& mapping);
   /// A name for a segment that is not its own, and the word that shows what it refers to.
   struct alias {
     std::string_view name;
     segment_lease::name_word word;
   };
-  /// As `use`; from now on `find` returns `of` for its name, or for that of `by`, and this device
-  /// and access. `device` is the argument of the open. A name that has moved is found no longer;
-  /// `of` stays for its users and under its other names.
-  void keep(const std::shared_ptr<mapping>& of,
+  /// As `use`; from now on `find` returns `mapping` for its name, or for that of `alias`, and this
+  /// device and access. `device` is the argument of the open. A name that has moved is found no
+  /// longer; `mapping` stays for its users and under its other names.
+  void keep(const std::shared_ptr<mapping>& mapping,
             std::string_view device,
-            const std::optional<alias>& by = std::nullopt);
-  /// Counts one user less, which must not use `of` afterwards. May end mappings: this one, or older
-  /// unused ones.
-  void release(std::shared_ptr<mapping> of) noexcept;
+            const std::optional<alias>& alias = std::nullopt);
+  /// Counts one user less, which must not use `mapping` afterwards. May end mappings: this one, or
+  /// older unused ones.
+  void release(std::shared_ptr<mapping> mapping) noexcept;
 
   /// Ends unused mappings, and drops prefetched segments.
   void trim() noexcept;
@@ -182,16 +184,16 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
 
   // Called with the lock held. They collect ended mappings, which are destroyed after it is
   // released.
-  void add_user(const std::shared_ptr<mapping>& of);
-  void count_user(mapping& of) noexcept;
-  void leave_unused(mapping& of) noexcept;
-  void forget(mapping& of, ended& out) noexcept;
+  void add_user(const std::shared_ptr<mapping>& mapping);
+  void count_user(mapping& mapping) noexcept;
+  void leave_unused(mapping& mapping) noexcept;
+  void forget(mapping& mapping, ended& out) noexcept;
   void forget_name(const known_open& name, ended& out) noexcept;
   void evict(ended& out) noexcept;
   /// Whether a name still refers to it.
-  [[nodiscard]] static bool is_named(const mapping& of);
-  [[nodiscard]] static bool is_worth_keeping(const mapping& of);
-  [[nodiscard]] static bool is_last_of_group(const mapping& of) noexcept;
+  [[nodiscard]] static bool is_named(const mapping& mapping);
+  [[nodiscard]] static bool is_worth_keeping(const mapping& mapping);
+  [[nodiscard]] static bool is_last_of_group(const mapping& mapping) noexcept;
 
   mutable std::mutex mutex_;
   std::map<std::pair<const connection*, gpushm::generation>, std::weak_ptr<segment_lease>> leases_;

@@ -12,15 +12,15 @@ namespace gpushm::client_detail {
 
 segment_lease::segment_lease(std::weak_ptr<lease_table> table,
                              std::shared_ptr<connection> broker,
-                             facts&& what)
+                             facts&& facts)
     : table_(std::move(table)),
-      info_(std::move(what.segment)),
-      ticket_(std::move(what.ticket)),
-      is_creator_(what.is_creator),
+      info_(std::move(facts.segment)),
+      ticket_(std::move(facts.ticket)),
+      is_creator_(facts.is_creator),
       places_({{std::move(broker), info_.slot, 0}}),
       now_(&places_.back()),
-      receipt_(what.receipt),
-      metadata_(std::move(what.metadata)),
+      receipt_(facts.receipt),
+      metadata_(std::move(facts.metadata)),
       published_(info_.published) {}
 
 segment_lease::~segment_lease() {
@@ -108,11 +108,11 @@ std::list<segment_lease::place> segment_lease::move_to(std::shared_ptr<connectio
 // ---- after the death of a broker and its keeper ----
 
 std::list<segment_lease::place> segment_lease::renew(std::shared_ptr<connection> successor,
-                                                     const renewal& by) {
+                                                     const renewal& renewal) {
   const std::lock_guard lock(mutex_);
   grants_ = 1;
-  receipt_ = by.receipt;
-  return go_to(std::move(successor), by.slot);
+  receipt_ = renewal.receipt;
+  return go_to(std::move(successor), renewal.slot);
 }
 
 bool segment_lease::is_lost() const {
@@ -169,8 +169,9 @@ void segment_lease::share(std::shared_ptr<const memory::source> memory) {
   register_reply(*now().broker);
 }
 
-void segment_lease::register_reply(connection& on) const {
-  on.worker().reply_for(info_.generation, [memory = shared_] { return memory->unchanged(); });
+void segment_lease::register_reply(connection& connection) const {
+  connection.worker().reply_for(info_.generation,
+                                [memory = shared_] { return memory->unchanged(); });
 }
 
 void segment_lease::stop_sharing() noexcept {
@@ -210,8 +211,8 @@ std::shared_ptr<const memory::source> segment_lease::shared_memory() const {
   return shared_;
 }
 
-bool is_usable(const mapping& of) noexcept {
-  return of.region().usable();
+bool is_usable(const mapping& mapping) noexcept {
+  return mapping.region().usable();
 }
 
 }  // namespace gpushm::client_detail

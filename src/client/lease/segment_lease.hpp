@@ -27,7 +27,7 @@ namespace gpushm::client_detail {
 class lease_table;
 class mapping;
 /// True if its memory still exists.
-[[nodiscard]] bool is_usable(const mapping& of) noexcept;
+[[nodiscard]] bool is_usable(const mapping& mapping) noexcept;
 
 /// This process's lease on one generation, shared by all its users in the process; ends with the
 /// last of them. Created by `lease_table`.
@@ -44,7 +44,9 @@ class segment_lease {
     bool is_creator = false;
   };
   /// Takes over the grant of one reply. It removes itself from `table` when it ends.
-  segment_lease(std::weak_ptr<lease_table> table, std::shared_ptr<connection> broker, facts&& what);
+  segment_lease(std::weak_ptr<lease_table> table,
+                std::shared_ptr<connection> broker,
+                facts&& facts);
   segment_lease(const segment_lease&) = delete;
   segment_lease& operator=(const segment_lease&) = delete;
   ~segment_lease();
@@ -140,7 +142,8 @@ class segment_lease {
   /// before the lease is renewed there.
   void reply_on(connection& successor) const;
   /// As `move_to`, with one grant.
-  [[nodiscard]] std::list<place> renew(std::shared_ptr<connection> successor, const renewal& by);
+  [[nodiscard]] std::list<place> renew(std::shared_ptr<connection> successor,
+                                       const renewal& renewal);
   /// Lost with its broker, and not known to be gone.
   [[nodiscard]] bool is_lost() const;
   /// It will not be renewed.
@@ -197,7 +200,7 @@ class segment_lease {
   /// place.
   class reader {
    public:
-    explicit reader(const segment_lease& of) noexcept : of_(of) { of_.readers_.fetch_add(1); }
+    explicit reader(const segment_lease& lease) noexcept : of_(lease) { of_.readers_.fetch_add(1); }
     reader(const reader&) = delete;
     reader& operator=(const reader&) = delete;
     ~reader() { of_.readers_.fetch_sub(1); }
@@ -208,7 +211,7 @@ class segment_lease {
   [[nodiscard]] const place& now() const noexcept { return *now_.load(); }
   // With the lock held.
   [[nodiscard]] std::list<place> go_to(std::shared_ptr<connection> successor, std::uint32_t slot);
-  void register_reply(connection& on) const;
+  void register_reply(connection& connection) const;
   void stop_sharing() noexcept;
 
   std::weak_ptr<lease_table> table_;

@@ -81,15 +81,15 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                                       std::uint64_t expected_size_bytes,
                                                       std::optional<backend> kind);
   /// Sends the reservation; destroying the result ends the granted lease.
-  [[nodiscard]] std::shared_ptr<segment_lease> reserve(wire::reserve wanted,
+  [[nodiscard]] std::shared_ptr<segment_lease> reserve(wire::reserve reserve,
                                                        std::string_view operation,
                                                        steady_time deadline,
                                                        const std::stop_token& stop = {}) {
-    return reserve_with(std::move(wanted), operation, deadline, stop).first;
+    return reserve_with(std::move(reserve), operation, deadline, stop).first;
   }
   /// As above, with the memory that the broker has made: that of a timeline page.
   [[nodiscard]] std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> reserve_with(
-      wire::reserve wanted,
+      wire::reserve reserve,
       std::string_view operation,
       steady_time deadline,
       const std::stop_token& stop = {});
@@ -113,8 +113,10 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
 
   /// Returns published segments, and this client's unpublished ones, sorted by name.
   [[nodiscard]] std::vector<wire::segment> list(std::string_view prefix);
-  /// Appends the segments after the last of `all`.
-  void list_after(connection& to, std::string_view prefix, std::vector<wire::segment>& all) const;
+  /// Appends the segments after the last of `segments`.
+  void list_after(connection& connection,
+                  std::string_view prefix,
+                  std::vector<wire::segment>& segments) const;
   /// `generation` 0: any; gone_or_replaced if another one has the name. The same for `remove`.
   [[nodiscard]] wire::segment stat(std::string_view name, gpushm::generation generation = 0);
   void remove(std::string_view name, gpushm::generation generation = 0);
@@ -138,7 +140,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   [[nodiscard]] segment_ptr use_prefetched(std::string_view name,
                                            gpushm::generation generation,
                                            const open_options& options);
-  [[nodiscard]] segment_ptr map_and_keep(granted& what,
+  [[nodiscard]] segment_ptr map_and_keep(granted& grant,
                                          const open_options& options,
                                          offers& offered,
                                          steady_time begin);

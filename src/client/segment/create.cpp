@@ -60,7 +60,7 @@ constexpr std::chrono::seconds name_retry_limit{5};
 constexpr std::chrono::milliseconds name_poll{5};
 
 reply reserve_name(connection& broker,
-                   const wire::reserve& wanted,
+                   const wire::reserve& reserve,
                    const subject& about,
                    steady_time deadline,
                    const std::stop_token& stop) {
@@ -69,7 +69,7 @@ reply reserve_name(connection& broker,
   std::optional<error> last_failure;
   for (;;) {
     try {
-      return broker.request(wanted, about, deadline);
+      return broker.request(reserve, about, deadline);
     } catch (const error& why) {
       if (why.code() == errc::timed_out && last_failure) {
         throw error(*last_failure);  // the cause of the timeout
@@ -89,24 +89,24 @@ reply reserve_name(connection& broker,
 }  // namespace
 
 std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> client_impl::reserve_with(
-    wire::reserve wanted,
+    wire::reserve reserve,
     std::string_view operation,
     steady_time deadline,
     const std::stop_token& stop) {
   const auto connected = broker(stop);
-  reply got = reserve_name(*connected, wanted, {operation, wanted.name}, deadline, stop);
+  reply got = reserve_name(*connected, reserve, {operation, reserve.name}, deadline, stop);
   const auto* reserved = std::get_if<wire::reserved>(&got.body);
   if (reserved == nullptr ||
-      got.descriptors.size() != (wanted.backend == backend::signals ? 1U : 0U) ||
+      got.descriptors.size() != (reserve.backend == backend::signals ? 1U : 0U) ||
       reserved->generation == 0 || reserved->generation > max_generation) {
-    throw unexpected_reply({operation, wanted.name});
+    throw unexpected_reply({operation, reserve.name});
   }
-  wire::segment info{std::move(static_cast<base::segment_facts&>(wanted))};
+  wire::segment info{std::move(static_cast<base::segment_facts&>(reserve))};
   info.generation = reserved->generation;
   info.slot = reserved->slot;
   auto lease =
       leases_->take(connected,
-                    {std::move(info), {}, std::move(wanted.ticket), reserved->receipt, true},
+                    {std::move(info), {}, std::move(reserve.ticket), reserved->receipt, true},
                     got.granted,
                     operation);
   return {std::move(lease),
@@ -161,8 +161,8 @@ segment_ptr client_impl::share(std::string_view name,
                                const share_options& options) {
   check_usable("share", name);
   base::check_name("share", name);
-  const std::shared_ptr<memory::source> found = memory::find_source(name, pointer, size_bytes);
-  const bool bound = base::is_exporter_bound(found->kind());
+  const std::shared_ptr<memory::source> source = memory::find_source(name, pointer, size_bytes);
+  const bool bound = base::is_exporter_bound(source->kind());
   if (bound && options.lifetime == lifetime::persistent) {
     throw error(errc::invalid_argument,
                 "share",
@@ -174,26 +174,27 @@ segment_ptr client_impl::share(std::string_view name,
   const auto lease =
       reserve({{{std::string(name),
                  size_bytes,
-                 found->allocated_bytes(),
-                 found->device(),
-                 static_cast<std::uint32_t>(found->chunk_bytes().size()),
-                 found->kind(),
+                 source->allocated_bytes(),
+                 source->device(),
+                 static_cast<std::uint32_t>(source->chunk_bytes().size()),
+                 source->kind(),
                  options.lifetime,
-                 found->offset_bytes()},
-                bound ? wire::encode_ticket(describe(*found)) : std::vector<std::byte>()}},
+                 source->offset_bytes()},
+                bound ? wire::encode_ticket(describe(*source)) : std::vector<std::byte>()}},
               "share",
               deadline);
   attach_chunks(
       *lease,
-      *found,
+      *source,
       lease->info().chunk_count,
-      [&](std::uint32_t index) { return found->chunk_bytes().at(index); },
+      [&](std::uint32_t index) { return source->chunk_bytes().at(index); },
       "share",
       deadline);
-  lease->share(found);
-  auto shared = first_user(lease,
-                           memory::own_memory(name, found->address(), size_bytes, found->device()),
-                           found->device());
+  lease->share(source);
+  auto shared =
+      first_user(lease,
+                 memory::own_memory(name, source->address(), size_bytes, source->device()),
+                 source->device());
   if (options.publish) {
     lease->publish(std::as_bytes(std::span(options.metadata)), "share", deadline);
   }

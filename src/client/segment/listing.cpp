@@ -10,8 +10,8 @@ namespace gpushm::client_detail {
 
 namespace {
 
-wire::listing listing_of(reply got, std::string_view operation, std::string_view object) {
-  auto* page = std::get_if<wire::listing>(&got.body);
+wire::listing listing_of(reply reply, std::string_view operation, std::string_view object) {
+  auto* page = std::get_if<wire::listing>(&reply.body);
   if (page == nullptr) {
     throw unexpected_reply({operation, object});
   }
@@ -27,22 +27,23 @@ std::vector<wire::segment> client_impl::list(std::string_view prefix) {
   return all;
 }
 
-void client_impl::list_after(connection& to,
+void client_impl::list_after(connection& connection,
                              std::string_view prefix,
-                             std::vector<wire::segment>& all) const {
+                             std::vector<wire::segment>& segments) const {
   for (;;) {
-    const std::string after = all.empty() ? std::string() : all.back().name;
+    const std::string after = segments.empty() ? std::string() : segments.back().name;
     wire::listing page = listing_of(
-        to.request(wire::list{std::string(prefix), after}, {"list", prefix}, request_deadline()),
+        connection.request(
+            wire::list{std::string(prefix), after}, {"list", prefix}, request_deadline()),
         "list",
         prefix);
     if (!page.segments.empty() && page.segments.back().name <= after) {  // would loop forever
       throw unexpected_reply({"list", prefix});
     }
     const bool is_last = !page.more || page.segments.empty();
-    all.insert(all.end(),
-               std::move_iterator(page.segments.begin()),
-               std::move_iterator(page.segments.end()));
+    segments.insert(segments.end(),
+                    std::move_iterator(page.segments.begin()),
+                    std::move_iterator(page.segments.end()));
     if (is_last) {
       return;
     }
@@ -60,11 +61,12 @@ wire::segment client_impl::stat(std::string_view name, gpushm::generation genera
   if (page.segments.size() != 1) {
     throw unexpected_reply({"stat", name});
   }
-  if (const auto found = page.segments.front().generation; generation != 0 && found != generation) {
+  if (const auto current = page.segments.front().generation;
+      generation != 0 && current != generation) {
     throw error(errc::gone_or_replaced,
                 "stat",
                 name,
-                "another segment has this name now: generation " + std::to_string(found),
+                "another segment has this name now: generation " + std::to_string(current),
                 "the generation that was meant has been removed; `gpushm ls` shows the one that "
                 "has the name");
   }

@@ -72,12 +72,12 @@ void offers::map(reply offer, std::string_view name) noexcept {
 }
 
 void offers::try_to_map(entry& result, reply offer, std::string_view name) const {
-  auto& what = std::get<wire::waiting>(offer.body);
-  const wire::opened as_opened{what.index,
-                               std::move(*what.segment),
+  auto& waiting = std::get<wire::waiting>(offer.body);
+  const wire::opened as_opened{waiting.index,
+                               std::move(*waiting.segment),
                                {},
-                               std::move(what.chunk_bytes),
-                               std::move(what.ticket)};
+                               std::move(waiting.chunk_bytes),
+                               std::move(waiting.ticket)};
   check_opened(as_opened, offer.descriptors.size(), name, options_.expected_size_bytes);
   if (!base::is_exporter_bound(as_opened.segment.backend)) {
     return;
@@ -125,17 +125,17 @@ std::shared_ptr<memory::region> offers::take(const segment_lease& lease, const d
 }
 
 bool offers::wait_for_others(steady_time deadline) {
-  pending_offers& all = pending();
+  pending_offers& offers = pending();
   std::optional<std::uint64_t> last;
   for (;;) {
     {
-      const std::lock_guard lock(all.mutex);
-      all.drop_parents_offers();
-      if (all.numbers.empty() || (last && *all.numbers.begin() > *last)) {
+      const std::lock_guard lock(offers.mutex);
+      offers.drop_parents_offers();
+      if (offers.numbers.empty() || (last && *offers.numbers.begin() > *last)) {
         return last.has_value();  // true if there was any to wait for
       }
       if (!last) {
-        last = all.last;
+        last = offers.last;
       }
     }
     if (std::chrono::steady_clock::now() >= deadline) {

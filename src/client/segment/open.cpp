@@ -38,34 +38,36 @@ struct granted {
 namespace {
 
 /// Maps memory that is shared as descriptors.
-std::shared_ptr<mapping> map_chunks(granted& what, const open_options& options) {
-  const wire::segment& info = what.lease->info();
+std::shared_ptr<mapping> map_chunks(granted& grant, const open_options& options) {
+  const wire::segment& info = grant.lease->info();
   const auto backend = memory::backend_for_open(info.backend, info.device, options.device);
   const device_id& user = backend->device();
-  return what.lease->find_or_map(user.text(), options.access, [&] {
+  return grant.lease->find_or_map(user.text(), options.access, [&] {
     return std::make_shared<mapping>(
-        what.lease,
+        grant.lease,
         backend->import({info.name, info.allocated_bytes, options.access, info.offset_bytes},
-                        what.chunks),
+                        grant.chunks),
         options.access,
         user);
   });
 }
 
 /// Returns the mapping prepared from the offer, else has the driver map it now.
-std::shared_ptr<memory::region> map_remote(granted& what,
+std::shared_ptr<memory::region> map_remote(granted& grant,
                                            const memory::remote_memory& memory,
                                            const driver::gpu& user,
                                            offers& offered,
                                            steady_time deadline) {
   for (;;) {
     try {
-      if (auto ready = offered.take(*what.lease, user)) {
+      if (auto ready = offered.take(*grant.lease, user)) {
         return ready;
       }
-      auto pool = what.chunks.next();  // the descriptor of a pool
-      return memory::open_remote(
-          what.lease->info().name, memory, pool ? std::move(pool->file) : base::guarded_fd(), user);
+      auto pool = grant.chunks.next();  // the descriptor of a pool
+      return memory::open_remote(grant.lease->info().name,
+                                 memory,
+                                 pool ? std::move(pool->file) : base::guarded_fd(),
+                                 user);
     } catch (const error& why) {
       const bool may_pass =
           why.code() == errc::gone_or_replaced && memory.kind == backend::cuda_ipc;
@@ -77,11 +79,11 @@ std::shared_ptr<memory::region> map_remote(granted& what,
 }
 
 /// Maps memory bound to its exporter; the broker has had the exporter confirm it.
-std::shared_ptr<mapping> map_exporters(granted& what,
+std::shared_ptr<mapping> map_exporters(granted& grant,
                                        const open_options& options,
                                        offers& offered,
                                        steady_time deadline) {
-  const auto& lease = what.lease;
+  const auto& lease = grant.lease;
   const wire::segment& info = lease->info();
   const auto memory = remote_for(info, lease->ticket());
   if (memory::is_own(memory)) {
@@ -93,7 +95,7 @@ std::shared_ptr<mapping> map_exporters(granted& what,
   const driver::gpu& user = memory::gpu_for_open(memory.device, options.device);
   return lease->find_or_map(user.id.text(), options.access, [&] {
     return std::make_shared<mapping>(
-        lease, map_remote(what, memory, user, offered, deadline), options.access, user.id);
+        lease, map_remote(grant, memory, user, offered, deadline), options.access, user.id);
   });
 }
 
@@ -101,11 +103,11 @@ std::shared_ptr<mapping> map_exporters(granted& what,
 
 namespace {
 
-/// `wanted`: a timeline page or a timeline; nothing: a segment.
-void check_kind(backend is, std::optional<backend> wanted, std::string_view name) {
+/// `backend`: a timeline page or a timeline; nothing: a segment.
+void check_kind(backend is, std::optional<backend> backend, std::string_view name) {
   const bool is_registered = is == backend::descriptor;
   const bool is_segment = is != backend::timeline && is != backend::signals && !is_registered;
-  if (wanted ? is == *wanted : is_segment) {
+  if (backend ? is == *backend : is_segment) {
     return;
   }
   throw error(errc::invalid_argument,
@@ -202,19 +204,19 @@ segment_ptr client_impl::use(open_reply received,
   return map_and_keep(what, options, offered, begin);
 }
 
-segment_ptr client_impl::map_and_keep(granted& what,
+segment_ptr client_impl::map_and_keep(granted& grant,
                                       const open_options& options,
                                       offers& offered,
                                       steady_time begin) {
-  const auto& lease = what.lease;
+  const auto& lease = grant.lease;
   const auto received = std::chrono::steady_clock::now();
   try {
     std::shared_ptr<mapping> mapped;
     if (base::is_exporter_bound(lease->info().backend)) {
-      mapped = map_exporters(what, options, offered, request_deadline());
+      mapped = map_exporters(grant, options, offered, request_deadline());
       leases_->use(mapped);  // not cached: each open needs the exporter's confirmation
     } else {
-      mapped = map_chunks(what, options);
+      mapped = map_chunks(grant, options);
       leases_->keep(mapped, options.device);
     }
     auto user = user_of(std::move(mapped));

@@ -19,12 +19,13 @@ namespace {
 constexpr std::size_t chunks_per_batch = wire::max_batch;
 
 /// True if one packet has everything that an open maps, and if the cache keeps the mapping.
-bool can_be_prefetched(const wire::segment& what, bool any_lifetime = false) {
+bool can_be_prefetched(const wire::segment& segment, bool any_lifetime = false) {
   const bool has_name =
-      what.state == segment_state::live || what.state == segment_state::exporter_gone;
-  return what.published && has_name && (any_lifetime || what.lifetime == lifetime::persistent) &&
-         !base::ends_with_creator(what.backend) && what.backend != backend::signals &&
-         what.backend != backend::descriptor && what.chunk_count <= chunks_per_batch;
+      segment.state == segment_state::live || segment.state == segment_state::exporter_gone;
+  return segment.published && has_name &&
+         (any_lifetime || segment.lifetime == lifetime::persistent) &&
+         !base::ends_with_creator(segment.backend) && segment.backend != backend::signals &&
+         segment.backend != backend::descriptor && segment.chunk_count <= chunks_per_batch;
 }
 
 /// The broker has no room: it would refuse further requests, too.

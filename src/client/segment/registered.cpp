@@ -92,9 +92,10 @@ std::optional<segment_lease::kept_chunks> copy_to_keep(segment_lease& lease, int
 
 }  // namespace
 
-std::vector<std::byte> encode(const registered_facts& of) {
-  facts_layout raw{of.tag, of.pid_namespace, of.pid, static_cast<std::uint32_t>(of.kind), {}};
-  std::memcpy(raw.comm.data(), of.comm.data(), std::min(of.comm.size(), sizeof raw.comm - 1));
+std::vector<std::byte> encode(const registered_facts& facts) {
+  facts_layout raw{
+      facts.tag, facts.pid_namespace, facts.pid, static_cast<std::uint32_t>(facts.kind), {}};
+  std::memcpy(raw.comm.data(), facts.comm.data(), std::min(facts.comm.size(), sizeof raw.comm - 1));
   std::vector<std::byte> result(sizeof raw);
   std::memcpy(result.data(), &raw, sizeof raw);
   return result;

@@ -28,7 +28,7 @@ struct registered_facts {
   friend bool operator==(const registered_facts&, const registered_facts&) = default;
 };
 
-[[nodiscard]] std::vector<std::byte> encode(const registered_facts& of);
+[[nodiscard]] std::vector<std::byte> encode(const registered_facts& facts);
 /// Returns nullopt for bytes of another format.
 [[nodiscard]] std::optional<registered_facts> decode_facts(std::span<const std::byte> bytes);
 

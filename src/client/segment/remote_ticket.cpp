@@ -32,28 +32,28 @@ std::optional<memory::remote_memory> remote_of(const wire::ticket& described) {
   return std::nullopt;
 }
 
-memory::remote_memory remote_for(const wire::segment& what, std::span<const std::byte> ticket) {
-  auto found = remote_of(wire::decode_ticket(ticket));
-  if (!found || found->kind != what.backend || found->size_bytes != what.size_bytes) {
+memory::remote_memory remote_for(const wire::segment& segment, std::span<const std::byte> ticket) {
+  auto remote = remote_of(wire::decode_ticket(ticket));
+  if (!remote || remote->kind != segment.backend || remote->size_bytes != segment.size_bytes) {
     throw error(errc::invalid_ticket,
                 "open",
-                what.name,
+                segment.name,
                 "the exporter's ticket does not match its segment",
                 "the exporter is broken or hostile; report it");
   }
-  return *std::move(found);
+  return *std::move(remote);
 }
 
-wire::ticket describe(const memory::source& found) {
+wire::ticket describe(const memory::source& source) {
   wire::ticket result;
-  result.backend = found.kind();
-  result.size_bytes = found.size_bytes();
-  result.offset_bytes = found.offset_bytes();
-  result.allocated_bytes = found.allocated_bytes();
-  result.device = found.device();
+  result.backend = source.kind();
+  result.size_bytes = source.size_bytes();
+  result.offset_bytes = source.offset_bytes();
+  result.allocated_bytes = source.allocated_bytes();
+  result.device = source.device();
   result.exporter = base::this_process();
-  result.address = found.address();
-  if (const auto remote = found.remote()) {
+  result.address = source.address();
+  if (const auto remote = source.remote()) {
     result.buffer_id = remote->buffer_id;
     if (remote->kind == backend::cuda_ipc) {
       result.legacy = wire::legacy_handle{remote->handle, remote->pid_offset};

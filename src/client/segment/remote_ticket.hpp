@@ -20,11 +20,11 @@ namespace gpushm::client_detail {
 
 /// Returns the description in `ticket` of the segment that it came with. Throws invalid_ticket if
 /// they do not match.
-[[nodiscard]] memory::remote_memory remote_for(const wire::segment& what,
+[[nodiscard]] memory::remote_memory remote_for(const wire::segment& segment,
                                                std::span<const std::byte> ticket);
 
-/// Returns a ticket for `found`, without what only a broker can provide.
-[[nodiscard]] wire::ticket describe(const memory::source& found);
+/// Returns a ticket for `source`, without what only a broker can provide.
+[[nodiscard]] wire::ticket describe(const memory::source& source);
 
 /// What a ticket says of a segment of a broker. `socket_path`: see gpushm_export_segment.
 [[nodiscard]] wire::broker_reference broker_reference_of(const segment_lease& lease,

@@ -42,13 +42,13 @@ void subscription_impl::begin(std::vector<wire::segment>* present) {
   }
 }
 
-void subscription_impl::deliver(event what) {
+void subscription_impl::deliver(event news) {
   const std::lock_guard lock(mutex_);
   if (unread_.size() >= max_unread_events) {
     unread_.pop_front();
     unread_.front() = event{};  // a resync replaces the oldest remaining event
   }
-  unread_.push_back(std::move(what));
+  unread_.push_back(std::move(news));
   notify();
 }
 

@@ -40,7 +40,7 @@ class subscription_impl final : public event_sink {
   /// Readable when `next` would return something. Throws too_many_descriptors, system_error.
   [[nodiscard]] int descriptor();
 
-  void deliver(event what) override;
+  void deliver(event news) override;
   void broker_gone() override;
 
  private:

@@ -162,8 +162,8 @@ error connection::gone(const subject& about) const {
 /// A turn on the request lane. Throws broker_gone, and timed_out at `deadline`.
 class connection::held_turn {
  public:
-  held_turn(connection& of, const subject& about, steady_time deadline)
-      : of_(of), turn_(of.requests_.take_turn(deadline)) {
+  held_turn(connection& connection, const subject& about, steady_time deadline)
+      : of_(connection), turn_(connection.requests_.take_turn(deadline)) {
     if (of_.broken()) {
       throw of_.gone(about);
     }
@@ -191,22 +191,22 @@ class connection::held_turn {
 /// One request and its immediate replies, in a turn that begins before it is sent.
 class connection::exchange {
  public:
-  exchange(connection& of, const subject& about, steady_time deadline)
-      : of_(of),
+  exchange(connection& connection, const subject& about, steady_time deadline)
+      : of_(connection),
         about_(about),
         deadline_(deadline),
-        turn_(of, about, deadline),
-        id_(of.next_id_.fetch_add(1, std::memory_order_relaxed)) {}
+        turn_(connection, about, deadline),
+        id_(connection.next_id_.fetch_add(1, std::memory_order_relaxed)) {}
   /// Of a request that was sent before.
-  exchange(connection& of,
+  exchange(connection& connection,
            const subject& about,
            steady_time deadline,
            std::uint64_t id,
            std::size_t replies)
-      : of_(of),
+      : of_(connection),
         about_(about),
         deadline_(deadline),
-        turn_(of, about, deadline),
+        turn_(connection, about, deadline),
         id_(id),
         left_(replies) {}
   exchange(const exchange&) = delete;
@@ -305,17 +305,17 @@ reply connection::receive_reply(const held_turn& turn,
       case received_packet::kind::packet:
         break;
     }
-    const std::uint64_t of = got.one->message.id;
+    const std::uint64_t request_id = got.one->message.id;
     if (const auto* failure = std::get_if<wire::failure>(&got.one->message.body);
-        failure != nullptr && (of == 0 || failure->code == errc::protocol_error)) {
+        failure != nullptr && (request_id == 0 || failure->code == errc::protocol_error)) {
       note_dropped(*failure);
     }
     reply one = to_reply(std::move(*got.one));
-    if (of == id) {
+    if (request_id == id) {
       return one;
     }
     // A request sent ahead has a waiter; without one, the grants of the reply are returned.
-    static_cast<void>(late_.deliver(of, one));
+    static_cast<void>(late_.deliver(request_id, one));
   }
 }
 
@@ -368,29 +368,29 @@ std::unique_ptr<connection::ahead> connection::request_ahead(wire::body body,
 
 /// If this process had no room for the descriptors, the reply becomes a failure that grants
 /// nothing.
-reply connection::to_reply(packet got) {
-  const gpushm::generation generation = granted_by(got.message.body);
+reply connection::to_reply(packet packet) {
+  const gpushm::generation generation = granted_by(packet.message.body);
   grant granted = generation == 0 ? grant() : grant(*this, generation);
-  if (got.descriptors_lost) {
-    const auto* opened = std::get_if<wire::opened>(&got.message.body);
+  if (packet.descriptors_lost) {
+    const auto* opened = std::get_if<wire::opened>(&packet.message.body);
     return {wire::failure{opened == nullptr ? 0 : opened->index,
                           errc::too_many_descriptors,
                           "this process has no room for the segment's descriptors",
                           "raise its open file limit (ulimit -n)"}};
   }
-  return {std::move(got.message.body), std::move(got.descriptors), std::move(granted)};
+  return {std::move(packet.message.body), std::move(packet.descriptors), std::move(granted)};
 }
 
 /// Limits descriptors of replies that wait to be mapped: a reply keeps all of its descriptors or
 /// none.
-void connection::bound_descriptors(reply& got) {
-  auto* const opened = std::get_if<wire::opened>(&got.body);
-  if (opened == nullptr || got.descriptors.empty()) {
+void connection::bound_descriptors(reply& reply) {
+  auto* const opened = std::get_if<wire::opened>(&reply.body);
+  if (opened == nullptr || reply.descriptors.empty()) {
     return;
   }
-  got.held = held_.try_hold(got.descriptors.size());
-  if (!got.held) {
-    got.descriptors.clear();
+  reply.held = held_.try_hold(reply.descriptors.size());
+  if (!reply.held) {
+    reply.descriptors.clear();
     opened->chunk_bytes.clear();
   }
 }
@@ -408,14 +408,14 @@ reply connection::request(wire::body body,
   return got;
 }
 
-reply connection::open(wire::open wanted,
+reply connection::open(wire::open request,
                        const subject& about,
                        steady_time deadline,
                        const std::stop_token& stop,
                        const offer_taker& taker) {
   std::optional<exchange> call(std::in_place, *this, about, deadline);
   late_replies::waiter late(late_, call->id());
-  call->send(std::move(wanted), {});
+  call->send(std::move(request), {});
   reply got = call->next();
   call.reset();
   const auto* const waits = std::get_if<wire::waiting>(&got.body);
@@ -433,24 +433,24 @@ reply connection::open(wire::open wanted,
   return std::move(*waited);
 }
 
-std::vector<reply> connection::open_many(wire::open_many wanted,
+std::vector<reply> connection::open_many(wire::open_many request,
                                          const subject& about,
                                          steady_time deadline,
                                          const std::stop_token& stop,
                                          const offer_taker& taker) {
-  const std::size_t count = wanted.names.size();
-  std::vector<reply> all;
-  all.reserve(count);
+  const std::size_t count = request.names.size();
+  std::vector<reply> replies;
+  replies.reserve(count);
   std::vector<reply> offers;
   std::optional<exchange> call(std::in_place, *this, about, deadline);
   late_replies::waiter late(late_, call->id());
-  call->send(std::move(wanted), {}, count);
+  call->send(std::move(request), {}, count);
   for (std::size_t i = 0; i < count; ++i) {
     reply got = call->next();
     const auto* const waits = std::get_if<wire::waiting>(&got.body);
     if (waits == nullptr) {
       bound_descriptors(got);
-      all.push_back(std::move(got));
+      replies.push_back(std::move(got));
     } else if (waits->segment && taker) {
       got.held = held_.try_hold(got.descriptors.size());
       if (got.held) {
@@ -462,14 +462,14 @@ std::vector<reply> connection::open_many(wire::open_many wanted,
   for (reply& offer : offers) {
     taker(std::move(offer));
   }
-  while (all.size() < count) {
+  while (replies.size() < count) {
     auto waited = wait_for_late(late, about, deadline, stop);
     if (!waited) {
       break;
     }
-    all.push_back(std::move(*waited));
+    replies.push_back(std::move(*waited));
   }
-  return all;
+  return replies;
 }
 
 std::optional<std::vector<reply>> connection::take_early(const subject& about,
@@ -478,8 +478,8 @@ std::optional<std::vector<reply>> connection::take_early(const subject& about,
   if (count == 0) {
     return std::nullopt;
   }
-  std::vector<reply> all;
-  all.reserve(count);
+  std::vector<reply> replies;
+  replies.reserve(count);
   bool some_wait = false;
   {
     exchange call(*this, about, deadline, early_id, count);
@@ -489,14 +489,14 @@ std::optional<std::vector<reply>> connection::take_early(const subject& about,
         some_wait = true;
       } else {
         bound_descriptors(got);
-        all.push_back(std::move(got));
+        replies.push_back(std::move(got));
       }
     }
   }
   if (some_wait) {
     send_unawaited(wire::cancel{early_id});
   }
-  return all;
+  return replies;
 }
 
 /// Returns nothing if it was stopped, and cancels the request at the broker. The broker's reply to
@@ -541,18 +541,18 @@ void connection::release(gpushm::generation generation,
 
 // ---- resuming after the broker ended the connection ----
 
-void connection::keep(std::span<const std::pair<gpushm::generation, std::uint32_t>> what,
+void connection::keep(std::span<const std::pair<gpushm::generation, std::uint32_t>> grants,
                       steady_time deadline) {
   do {
-    const auto now = what.subspan(0, std::min(what.size(), wire::max_keep));
-    what = what.subspan(now.size());
-    wire::keep part{{}, {}, !what.empty()};
+    const auto now = grants.subspan(0, std::min(grants.size(), wire::max_keep));
+    grants = grants.subspan(now.size());
+    wire::keep part{{}, {}, !grants.empty()};
     for (const auto& [generation, count] : now) {
       part.generations.push_back(generation);
       part.counts.push_back(count);
     }
     static_cast<void>(request(std::move(part), {"connect", info_.socket_path}, deadline));
-  } while (!what.empty());
+  } while (!grants.empty());
 }
 
 // ---- subscriptions ----

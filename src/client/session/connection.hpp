@@ -43,7 +43,7 @@ class event_sink {
   event_sink(const event_sink&) = delete;
   event_sink& operator=(const event_sink&) = delete;
   virtual ~event_sink() = default;
-  virtual void deliver(event what) = 0;
+  virtual void deliver(event news) = 0;
   virtual void broker_gone() = 0;
 };
 
@@ -81,14 +81,14 @@ class connection final : public lease_returner {
   /// As `request`, but returns a Failure as a reply. Waits for a late reply, unless `stop` is
   /// requested: then it cancels the request at the broker and throws cancelled. `taker` receives
   /// the offered segment before the wait.
-  [[nodiscard]] reply open(wire::open wanted,
+  [[nodiscard]] reply open(wire::open request,
                            const subject& about,
                            steady_time deadline,
                            const std::stop_token& stop = {},
                            const offer_taker& taker = {});
   /// Returns one reply per name, in the order of arrival, without those whose wait was stopped.
   /// Replies that would exceed the limit of descriptors come without: `FetchChunks` gets them.
-  [[nodiscard]] std::vector<reply> open_many(wire::open_many wanted,
+  [[nodiscard]] std::vector<reply> open_many(wire::open_many request,
                                              const subject& about,
                                              steady_time deadline,
                                              const std::stop_token& stop = {},
@@ -110,7 +110,7 @@ class connection final : public lease_returner {
 
    private:
     friend class connection;
-    explicit ahead(connection& of) noexcept : of_(of) {}
+    explicit ahead(connection& connection) noexcept : of_(connection) {}
     void ask(wire::body body,
              const subject& about,
              steady_time deadline,
@@ -185,7 +185,7 @@ class connection final : public lease_returner {
   /// Whether the broker registers descriptors; an earlier one would end the connection.
   [[nodiscard]] bool takes_descriptors() const noexcept { return takes_descriptors_; }
   /// Sends which of those leases are kept, each with its number of grants.
-  void keep(std::span<const std::pair<gpushm::generation, std::uint32_t>> what,
+  void keep(std::span<const std::pair<gpushm::generation, std::uint32_t>> grants,
             steady_time deadline);
   /// Its leases belong to a successor from now on; grants after this are not recorded.
   void hand_over() noexcept { handed_over_.store(true, std::memory_order_relaxed); }
@@ -204,8 +204,8 @@ class connection final : public lease_returner {
                                     std::uint64_t id,
                                     const subject& about,
                                     steady_time deadline);
-  [[nodiscard]] reply to_reply(packet got);
-  void bound_descriptors(reply& got);
+  [[nodiscard]] reply to_reply(packet packet);
+  void bound_descriptors(reply& reply);
   [[nodiscard]] std::optional<reply> wait_for_late(late_replies::waiter& late,
                                                    const subject& about,
                                                    steady_time deadline,
@@ -213,14 +213,14 @@ class connection final : public lease_returner {
   void send_unawaited(wire::body body) noexcept;
   void read_events();
   bool read_available();
-  void dispatch(packet got);
+  void dispatch(packet packet);
   void follow(const packet& successor);
   [[nodiscard]] bool has_next_table() const noexcept;
   [[nodiscard]] bool may_have_unread_events() const noexcept;
   void wake_thread() noexcept;
   void send_report() noexcept;
   void flush(send_queue& queue) noexcept;
-  void push(send_queue& to, const wire::message& message) noexcept;
+  void push(send_queue& queue, const wire::message& message) noexcept;
   void note_dropped(const wire::failure& why);
   [[nodiscard]] bool drop_abandoned() noexcept;
   void read_drop_reason() noexcept;

@@ -51,9 +51,9 @@ void connection::wake_thread() noexcept {
 }
 
 /// Does not block: the connection's thread sends what the socket does not accept now.
-void connection::push(send_queue& to, const wire::message& message) noexcept {
+void connection::push(send_queue& queue, const wire::message& message) noexcept {
   try {
-    if (!broken() && to.push(wire::encode(message))) {
+    if (!broken() && queue.push(wire::encode(message))) {
       wake_thread();
     }
   } catch (const std::exception& why) {
@@ -154,29 +154,29 @@ bool connection::read_available() {
   }
 }
 
-void connection::dispatch(packet got) {
-  const std::uint64_t id = got.message.id;
-  if (auto* confirm = std::get_if<wire::confirm>(&got.message.body)) {
+void connection::dispatch(packet packet) {
+  const std::uint64_t id = packet.message.id;
+  if (auto* confirm = std::get_if<wire::confirm>(&packet.message.body)) {
     worker_.confirm(std::move(*confirm));
     return;
   }
-  if (auto* what = std::get_if<wire::event>(&got.message.body)) {
+  if (auto* event = std::get_if<wire::event>(&packet.message.body)) {
     if (id == 0) {  // for a lease, not for a subscription; a resync has generation 0
-      worker_.lost(what->generation);
+      worker_.lost(event->generation);
       return;
     }
     const std::lock_guard lock(mutex_);
     if (const auto sink = sinks_.find(id); sink != sinks_.end()) {
       sink->second->deliver(
-          {what->kind, std::move(what->name), what->generation, what->leases, what->peer_pid});
+          {event->kind, std::move(event->name), event->generation, event->leases, event->peer_pid});
     }
     return;
   }
-  if (std::holds_alternative<wire::continued>(got.message.body)) {
-    follow(got);
+  if (std::holds_alternative<wire::continued>(packet.message.body)) {
+    follow(packet);
     return;
   }
-  reply late = to_reply(std::move(got));
+  reply late = to_reply(std::move(packet));
   bound_descriptors(late);
   static_cast<void>(late_.deliver(id, late));  // without a waiter, its grants are returned
 }

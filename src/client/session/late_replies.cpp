@@ -6,8 +6,8 @@
 
 namespace gpushm::client_detail {
 
-late_replies::waiter::waiter(late_replies& all, std::uint64_t id)
-    : all_(all), id_(id), place_(std::make_shared<place>()) {
+late_replies::waiter::waiter(late_replies& replies, std::uint64_t id)
+    : all_(replies), id_(id), place_(std::make_shared<place>()) {
   const std::lock_guard lock(all_.mutex_);
   all_.waiting_.emplace(id, place_);
 }
@@ -55,7 +55,7 @@ std::optional<reply> late_replies::waiter::take() {
   return first;
 }
 
-bool late_replies::deliver(std::uint64_t id, reply& what) {
+bool late_replies::deliver(std::uint64_t id, reply& reply) {
   const std::lock_guard lock(mutex_);
   const auto at = waiting_.find(id);
   if (at == waiting_.end()) {
@@ -65,7 +65,7 @@ bool late_replies::deliver(std::uint64_t id, reply& what) {
     }
     return false;
   }
-  at->second->arrived.push_back(std::move(what));
+  at->second->arrived.push_back(std::move(reply));
   at->second->any_arrived.store(true, std::memory_order_relaxed);
   at->second->changed.notify_one();
   return true;

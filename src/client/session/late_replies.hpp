@@ -35,7 +35,7 @@ class late_replies {
   /// before the `Waiting` that announces them. Its destructor drops unread replies. Not movable.
   class waiter {
    public:
-    waiter(late_replies& all, std::uint64_t id);
+    waiter(late_replies& replies, std::uint64_t id);
     waiter(const waiter&) = delete;
     waiter& operator=(const waiter&) = delete;
     ~waiter();
@@ -58,8 +58,8 @@ class late_replies {
     std::shared_ptr<place> place_;
   };
 
-  /// Returns false, and leaves `what` unchanged, if there is no waiter.
-  [[nodiscard]] bool deliver(std::uint64_t id, reply& what);
+  /// Returns false, and leaves `reply` unchanged, if there is no waiter.
+  [[nodiscard]] bool deliver(std::uint64_t id, reply& reply);
   /// Registers that this number of replies without a waiter will still come on the request lane.
   void abandon(std::uint64_t id, std::size_t replies) noexcept;
   /// True while such replies are still to come. No lock.

@@ -33,8 +33,9 @@ class lease_returner {
 class grant {
  public:
   grant() = default;
-  /// `by` must outlive it.
-  grant(lease_returner& by, gpushm::generation generation) noexcept : by_(&by, {generation}) {}
+  /// `returner` must outlive it.
+  grant(lease_returner& returner, gpushm::generation generation) noexcept
+      : by_(&returner, {generation}) {}
 
   /// Transfers it to a lease object.
   void keep() noexcept { static_cast<void>(by_.release()); }
@@ -42,7 +43,9 @@ class grant {
  private:
   struct releaser {
     gpushm::generation generation;
-    void operator()(lease_returner* by) const noexcept { by->release(generation, 1, true); }
+    void operator()(lease_returner* returner) const noexcept {
+      returner->release(generation, 1, true);
+    }
   };
   std::unique_ptr<lease_returner, releaser> by_;
 };
@@ -67,11 +70,11 @@ class held_descriptors {
 
    private:
     friend class held_descriptors;
-    part(held_descriptors& of, std::size_t count) noexcept : of_(&of, {count}) {}
+    part(held_descriptors& descriptors, std::size_t count) noexcept : of_(&descriptors, {count}) {}
     struct releaser {
       std::size_t count;
-      void operator()(held_descriptors* of) const noexcept {
-        of->now_.fetch_sub(count, std::memory_order_relaxed);
+      void operator()(held_descriptors* descriptors) const noexcept {
+        descriptors->now_.fetch_sub(count, std::memory_order_relaxed);
       }
     };
     std::unique_ptr<held_descriptors, releaser> of_;

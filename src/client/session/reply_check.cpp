@@ -8,25 +8,25 @@ namespace gpushm::client_detail {
 
 namespace {
 
-bool has_sane_numbers(const wire::segment& what) {
-  return what.generation != 0 && what.generation <= max_generation && what.size_bytes != 0 &&
-         what.size_bytes <= what.allocated_bytes &&
-         what.offset_bytes <= what.allocated_bytes - what.size_bytes &&
-         base::is_on_host(what.backend) == (what.device.kind == device_kind::host);
+bool has_sane_numbers(const wire::segment& segment) {
+  return segment.generation != 0 && segment.generation <= max_generation &&
+         segment.size_bytes != 0 && segment.size_bytes <= segment.allocated_bytes &&
+         segment.offset_bytes <= segment.allocated_bytes - segment.size_bytes &&
+         base::is_on_host(segment.backend) == (segment.device.kind == device_kind::host);
 }
 
 bool has_fitting_chunks(const wire::opened& reply) {
-  const wire::segment& what = reply.segment;
-  const bool bound = base::ends_with_creator(what.backend);
-  const auto fixed = base::fixed_chunks(what.backend);
-  if (fixed ? what.chunk_count != *fixed : what.chunk_count == 0) {
+  const wire::segment& segment = reply.segment;
+  const bool bound = base::ends_with_creator(segment.backend);
+  const auto fixed = base::fixed_chunks(segment.backend);
+  if (fixed ? segment.chunk_count != *fixed : segment.chunk_count == 0) {
     return false;
   }
-  if (base::has_ticket(what.backend) == reply.ticket.empty() ||
-      reply.chunk_bytes.size() > what.chunk_count) {
+  if (base::has_ticket(segment.backend) == reply.ticket.empty() ||
+      reply.chunk_bytes.size() > segment.chunk_count) {
     return false;
   }
-  std::uint64_t left = what.allocated_bytes;
+  std::uint64_t left = segment.allocated_bytes;
   for (const std::uint64_t bytes : reply.chunk_bytes) {
     if (bytes == 0 || bytes > left) {
       return false;
@@ -34,7 +34,7 @@ bool has_fitting_chunks(const wire::opened& reply) {
     left -= bytes;
   }
   // Chunks are never empty: either all have arrived, or there are bytes left for the others.
-  return (reply.chunk_bytes.size() == what.chunk_count) == (left == 0) || bound;
+  return (reply.chunk_bytes.size() == segment.chunk_count) == (left == 0) || bound;
 }
 
 }  // namespace

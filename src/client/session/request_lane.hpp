@@ -78,7 +78,7 @@ class request_lane {
 
    private:
     friend class request_lane;
-    explicit turn(request_lane& of) noexcept : of_(&of) {}
+    explicit turn(request_lane& lane) noexcept : of_(&lane) {}
     request_lane* of_ = nullptr;
   };
   /// Blocks until `deadline` while another thread has it; empty: it still has it.

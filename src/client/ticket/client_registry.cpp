@@ -29,15 +29,15 @@ std::shared_ptr<timelines> client_registry::get(const std::string& socket_path) 
 }
 
 std::shared_ptr<timelines> client_registry::find(const std::string& socket_path) {
-  std::shared_ptr<timelines> found;
+  std::shared_ptr<timelines> timelines;
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(all_, [](const auto& entry) { return entry.second.expired(); });
     if (const auto at = all_.find(socket_path); at != all_.end()) {
-      found = at->second.lock();
+      timelines = at->second.lock();
     }
   }
-  return found && !found->client().forked() ? found : nullptr;
+  return timelines && !timelines->client().forked() ? timelines : nullptr;
 }
 
 }  // namespace gpushm::client_detail

@@ -34,12 +34,12 @@ export_list& exports() {
 
 void remember_export(std::shared_ptr<const memory::source> exported) {
   std::shared_ptr<const memory::source> oldest;  // destroyed after the lock is released
-  export_list& all = exports();
-  const std::lock_guard lock(all.mutex);
-  all.remembered.push_back(std::move(exported));
-  if (all.remembered.size() > max_remembered_exports) {
-    oldest = std::move(all.remembered.front());
-    all.remembered.pop_front();
+  export_list& list = exports();
+  const std::lock_guard lock(list.mutex);
+  list.remembered.push_back(std::move(exported));
+  if (list.remembered.size() > max_remembered_exports) {
+    oldest = std::move(list.remembered.front());
+    list.remembered.pop_front();
   }
 }
 
@@ -125,8 +125,8 @@ segment_ptr import_by_handle(const wire::ticket& described, const import_options
 }  // namespace
 
 std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
-  const std::shared_ptr<const memory::source> found = memory::find_source({}, pointer, size_bytes);
-  if (found->kind() != backend::cuda_ipc) {
+  const std::shared_ptr<const memory::source> source = memory::find_source({}, pointer, size_bytes);
+  if (source->kind() != backend::cuda_ipc) {
     throw error(errc::not_exportable,
                 "export",
                 {},
@@ -134,8 +134,8 @@ std::vector<std::byte> export_memory(void* pointer, std::uint64_t size_bytes) {
                 "share it through a broker and export the segment (client::share, "
                 "export_segment), or through a file (file_export)");
   }
-  auto bytes = wire::encode_ticket(describe(*found));
-  remember_export(found);
+  auto bytes = wire::encode_ticket(describe(*source));
+  remember_export(source);
   return bytes;
 }
 

@@ -19,9 +19,9 @@
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 struct gpushm_graph_operations {
  public:
-  /// Records `what` in the graph into which `stream` is captured.
+  /// Records `operations` in the graph into which `stream` is captured.
   gpushm_graph_operations(gpushm::cuda::CUstream stream,
-                          std::span<const gpushm_stream_operation> what);
+                          std::span<const gpushm_stream_operation> operations);
   gpushm_graph_operations(const gpushm_graph_operations&) = delete;
   gpushm_graph_operations& operator=(const gpushm_graph_operations&) = delete;
   ~gpushm_graph_operations();

@@ -41,8 +41,8 @@ error died(std::int32_t pid) {
 /// The objects that keep a page of another process usable.
 class watched_signaler {
  public:
-  watched_signaler(std::shared_ptr<signaler_watch> by, signaler_watch::signaler who)
-      : by_(std::move(by)), number_(by_->add(std::move(who))) {}
+  watched_signaler(std::shared_ptr<signaler_watch> watch, signaler_watch::signaler signaler)
+      : by_(std::move(watch)), number_(by_->add(std::move(signaler))) {}
   watched_signaler(const watched_signaler&) = delete;
   watched_signaler& operator=(const watched_signaler&) = delete;
   ~watched_signaler() { by_->remove(number_); }
@@ -62,28 +62,30 @@ base::guarded_fd open_path(const std::string& path, int flags) {
 /// A descriptor of another process, which may be anything: it is not opened before it was looked
 /// at, since an open of a device or a pipe has effects.
 base::guarded_fd open_other(std::int32_t pid, std::int32_t number, struct stat& info) {
-  auto found = open_path("/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number), O_PATH);
-  if (!found || ::fstat(found.get(), &info) != 0) {
+  auto file = open_path("/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number), O_PATH);
+  if (!file || ::fstat(file.get(), &info) != 0) {
     throw gone("its process has closed it");
   }
-  return found;
+  return file;
 }
 
-base::guarded_fd reopen(const base::guarded_fd& found, int flags) {
-  auto result = open_path("/proc/thread-self/fd/" + std::to_string(found.get()), flags);
+base::guarded_fd reopen(const base::guarded_fd& file, int flags) {
+  auto result = open_path("/proc/thread-self/fd/" + std::to_string(file.get()), flags);
   if (!result) {
     throw gone("its process has closed it");
   }
   return result;
 }
 
-base::guarded_fd open_page_file(const base::process_identity& of, const wire::word_reference& at) {
+base::guarded_fd open_page_file(const base::process_identity& identity,
+                                const wire::word_reference& reference) {
   struct stat info {};
-  const auto found = open_other(of.pid, at.file, info);
-  if (!S_ISREG(info.st_mode) || info.st_dev != at.file_system || info.st_ino != at.inode) {
+  const auto file = open_other(identity.pid, reference.file, info);
+  if (!S_ISREG(info.st_mode) || info.st_dev != reference.file_system ||
+      info.st_ino != reference.inode) {
     throw gone("its process has closed it");
   }
-  auto result = reopen(found, O_RDWR);
+  auto result = reopen(file, O_RDWR);
   if (!sync::is_timeline_page(result.get(), sync::timeline_page_bytes)) {
     throw error(errc::invalid_ticket,
                 operation,
@@ -94,9 +96,10 @@ base::guarded_fd open_page_file(const base::process_identity& of, const wire::wo
   return result;
 }
 
-base::guarded_fd open_life_pipe(const base::process_identity& of, const wire::word_reference& at) {
+base::guarded_fd open_life_pipe(const base::process_identity& identity,
+                                const wire::word_reference& reference) {
   struct stat info {};
-  const auto found = open_other(of.pid, at.life_pipe, info);
+  const auto file = open_other(identity.pid, reference.life_pipe, info);
   if (!S_ISFIFO(info.st_mode)) {
     throw error(errc::invalid_ticket,
                 operation,
@@ -104,7 +107,7 @@ base::guarded_fd open_life_pipe(const base::process_identity& of, const wire::wo
                 "it names a file that is not a life pipe",
                 "report this as a bug of the program that sent it");
   }
-  return reopen(found, O_RDONLY | O_NONBLOCK);
+  return reopen(file, O_RDONLY | O_NONBLOCK);
 }
 
 bool has_ended(const base::guarded_fd& pidfd) {
@@ -113,10 +116,10 @@ bool has_ended(const base::guarded_fd& pidfd) {
 }
 
 signaler_watch::signaler open_signaler(const wire::ticket& described) {
-  const base::process_identity& of = described.exporter;
-  auto process = base::look_up(of);
+  const base::process_identity& identity = described.exporter;
+  auto process = base::look_up(identity);
   if (process.has_ended.value_or(false)) {
-    throw died(of.pid);
+    throw died(identity.pid);
   }
   if (!process.has_ended || !process.pidfd) {
     throw error(errc::peer_unreachable,
@@ -128,10 +131,10 @@ signaler_watch::signaler open_signaler(const wire::ticket& described) {
                 "use a timeline of a broker: its socket reaches other containers");
   }
   signaler_watch::signaler result;
-  result.page = std::make_shared<const base::guarded_fd>(open_page_file(of, *described.word));
-  result.life = open_life_pipe(of, *described.word);
+  result.page = std::make_shared<const base::guarded_fd>(open_page_file(identity, *described.word));
+  result.life = open_life_pipe(identity, *described.word);
   if (has_ended(process.pidfd)) {  // its number may have been another process's since
-    throw died(of.pid);
+    throw died(identity.pid);
   }
   result.process = std::move(process.pidfd);
   return result;
@@ -185,18 +188,18 @@ void local_pages::forget_in_child() {
   }
 }
 
-std::shared_ptr<mapped_page> local_pages::find(const key& which) {
+std::shared_ptr<mapped_page> local_pages::find(const key& key) {
   const std::lock_guard lock(mutex_);
   forget_in_child();
   std::erase_if(all_, [](const auto& each) { return each.second.expired(); });
-  const auto at = all_.find(which);
+  const auto at = all_.find(key);
   return at == all_.end() ? nullptr : at->second.lock();
 }
 
-std::shared_ptr<mapped_page> local_pages::remember(const key& which,
+std::shared_ptr<mapped_page> local_pages::remember(const key& key,
                                                    std::shared_ptr<mapped_page> page) {
   const std::lock_guard lock(mutex_);
-  auto& place = all_[which];
+  auto& place = all_[key];
   if (auto earlier = place.lock()) {
     return earlier;
   }

@@ -38,8 +38,8 @@ class local_pages {
   /// A file system, and an inode number in it.
   using key = std::pair<std::uint64_t, std::uint64_t>;
 
-  [[nodiscard]] std::shared_ptr<mapped_page> find(const key& which);
-  [[nodiscard]] std::shared_ptr<mapped_page> remember(const key& which,
+  [[nodiscard]] std::shared_ptr<mapped_page> find(const key& key);
+  [[nodiscard]] std::shared_ptr<mapped_page> remember(const key& key,
                                                       std::shared_ptr<mapped_page> page);
   [[nodiscard]] std::shared_ptr<signaler_watch> watch();
   void forget_in_child();

@@ -35,12 +35,12 @@ sync::reading mapped_place::read() const noexcept {
   return now;
 }
 
-sync::wait_result mapped_place::wait(const sync::condition& wanted,
+sync::wait_result mapped_place::wait(const sync::condition& condition,
                                      std::chrono::milliseconds timeout,
                                      const std::stop_token& stop) const noexcept {
-  auto result = sync::result_of(read(), wanted);
+  auto result = sync::result_of(read(), condition);
   if (result == sync::wait_result::timed_out && timeout > std::chrono::milliseconds(0)) {
-    result = sync::wait(reader_, wanted, base::deadline_after(timeout), stop);
+    result = sync::wait(reader_, condition, base::deadline_after(timeout), stop);
     if (result == sync::wait_result::ended || result == sync::wait_result::moved) {
       static_cast<void>(read());  // seen
     }
@@ -59,24 +59,24 @@ bool place_follower::was_released_too_soon(const mapped_place& left,
   return wants_flags || left.read().value().value_or(0) < wanted;
 }
 
-void place_follower::move(const place_ptr& from, place_ptr next) {
+void place_follower::move(const place_ptr& source, place_ptr next) {
   const std::lock_guard lock(mutex_);
-  if (place_ != from) {
+  if (place_ != source) {
     return;
   }
-  earlier_.push_back(from);
-  too_soon_ = too_soon_ || was_released_too_soon(*from, wanted_, wants_flags_);
+  earlier_.push_back(source);
+  too_soon_ = too_soon_ || was_released_too_soon(*source, wanted_, wants_flags_);
   place_ = std::move(next);
 }
 
-void place_follower::note(const place_ptr& at, const sync::condition& wanted) noexcept {
+void place_follower::note(const place_ptr& place, const sync::condition& condition) noexcept {
   const std::lock_guard lock(mutex_);
-  if (place_ != at) {
-    too_soon_ = too_soon_ || was_released_too_soon(*at, wanted.value, wanted.any_bit);
-  } else if (wanted.any_bit) {
+  if (place_ != place) {
+    too_soon_ = too_soon_ || was_released_too_soon(*place, condition.value, condition.any_bit);
+  } else if (condition.any_bit) {
     wants_flags_ = true;
   } else {
-    wanted_ = std::max(wanted_, wanted.value);
+    wanted_ = std::max(wanted_, condition.value);
   }
 }
 

@@ -36,7 +36,7 @@ class mapped_place {
   /// Returns the current word, or the terminal word that was seen first.
   [[nodiscard]] sync::reading read() const noexcept;
   /// As sync::wait; a timeout of 0 makes no system call.
-  [[nodiscard]] sync::wait_result wait(const sync::condition& wanted,
+  [[nodiscard]] sync::wait_result wait(const sync::condition& condition,
                                        std::chrono::milliseconds timeout,
                                        const std::stop_token& stop = {}) const noexcept;
 
@@ -65,11 +65,12 @@ class place_follower {
   explicit place_follower(place_ptr first) noexcept : place_(std::move(first)) {}
 
   [[nodiscard]] place_ptr now() const;
-  /// Continues with `next`, unless another thread has already left `from`. The old place stays
+  /// Continues with `next`, unless another thread has already left `source`. The old place stays
   /// mapped as long as this exists: streams may still read it.
-  void move(const place_ptr& from, place_ptr next);
-  /// Records a wait for `wanted` that was enqueued on a stream, at a place that `now` has returned.
-  void note(const place_ptr& at, const sync::condition& wanted) noexcept;
+  void move(const place_ptr& source, place_ptr next);
+  /// Records a wait for `condition` that was enqueued on a stream, at a place that `now` has
+  /// returned.
+  void note(const place_ptr& place, const sync::condition& condition) noexcept;
 
   struct state {
     place_ptr at;

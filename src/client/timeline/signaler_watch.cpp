@@ -42,9 +42,9 @@ signaler_watch::~signaler_watch() {
   changed_.signal();
 }
 
-std::uint64_t signaler_watch::add(signaler who) {
+std::uint64_t signaler_watch::add(signaler signaler) {
   auto added = std::make_shared<watched>();
-  added->who = std::move(who);
+  added->who = std::move(signaler);
   const std::lock_guard lock(mutex_);
   added->number = ++last_number_;
   all_.push_back(std::move(added));
@@ -65,17 +65,17 @@ void signaler_watch::run() {
 
 /// Returns false at the end.
 bool signaler_watch::poll_once() {
-  std::vector<std::shared_ptr<watched>> all;
+  std::vector<std::shared_ptr<watched>> signalers;
   {
     const std::lock_guard lock(mutex_);
     if (is_ending_) {
       return false;
     }
-    all = all_;
+    signalers = all_;
   }
   std::vector<pollfd> files{{changed_.fd(), POLLIN, 0}};
   auto wake_at = steady_clock::time_point::max();
-  for (const auto& each : all) {
+  for (const auto& each : signalers) {
     files.push_back(end_of(each->who.process, each->process_has_ended));
     files.push_back(end_of(each->who.life, each->life_has_ended));
     wake_at = std::min(wake_at, each->certain_at);
@@ -85,8 +85,8 @@ bool signaler_watch::poll_once() {
   }
   static_cast<void>(changed_.take());
   const auto now = steady_clock::now();
-  for (std::size_t i = 0; i != all.size(); ++i) {
-    watched& each = *all[i];
+  for (std::size_t i = 0; i != signalers.size(); ++i) {
+    watched& each = *signalers[i];
     each.process_has_ended = each.process_has_ended || files[2 * i + 1].revents != 0;
     each.life_has_ended = each.life_has_ended || files[2 * i + 2].revents != 0;
     if (each.life_has_ended && !each.process_has_ended &&

@@ -37,7 +37,7 @@ class signaler_watch {
   ~signaler_watch();
 
   /// Returns the number for `remove`.
-  [[nodiscard]] std::uint64_t add(signaler who);
+  [[nodiscard]] std::uint64_t add(signaler signaler);
   /// Removes a signaler: its end no longer has an effect. Does not block.
   void remove(std::uint64_t number) noexcept;
 

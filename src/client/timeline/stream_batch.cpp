@@ -26,19 +26,20 @@ using std::chrono::milliseconds;
 namespace streams = gpushm::streams;
 namespace sync = gpushm::sync;
 
-bool stores(const gpushm_stream_operation& what) {
-  return what.kind == GPUSHM_STREAM_SIGNAL || what.kind == GPUSHM_STREAM_SET_FLAGS;
+bool stores(const gpushm_stream_operation& operation) {
+  return operation.kind == GPUSHM_STREAM_SIGNAL || operation.kind == GPUSHM_STREAM_SET_FLAGS;
 }
-bool uses_flags(const gpushm_stream_operation& what) {
-  return what.kind == GPUSHM_STREAM_WAIT_FLAGS || what.kind == GPUSHM_STREAM_SET_FLAGS;
+bool uses_flags(const gpushm_stream_operation& operation) {
+  return operation.kind == GPUSHM_STREAM_WAIT_FLAGS || operation.kind == GPUSHM_STREAM_SET_FLAGS;
 }
-operation::kind kind_of(const gpushm_stream_operation& what) {
-  return stores(what)                            ? operation::kind::store
-         : what.kind == GPUSHM_STREAM_WAIT_FLAGS ? operation::kind::wait_any_bit
-                                                 : operation::kind::wait;
+operation::kind kind_of(const gpushm_stream_operation& operation) {
+  return stores(operation)                            ? operation::kind::store
+         : operation.kind == GPUSHM_STREAM_WAIT_FLAGS ? operation::kind::wait_any_bit
+                                                      : operation::kind::wait;
 }
-sync::condition condition_of(const gpushm_stream_operation& what) {
-  return uses_flags(what) ? sync::condition::any_of(what.value) : sync::condition(what.value);
+sync::condition condition_of(const gpushm_stream_operation& operation) {
+  return uses_flags(operation) ? sync::condition::any_of(operation.value)
+                               : sync::condition(operation.value);
 }
 
 }  // namespace
@@ -55,10 +56,10 @@ class planned_operations {
   /// Checks the operations, follows the hand-overs of what is waited for, at most `timeout`, and
   /// finds the words.
   planned_operations(CUstream stream,
-                     std::span<const gpushm_stream_operation> what,
+                     std::span<const gpushm_stream_operation> operations,
                      std::string_view name,
                      milliseconds timeout)
-      : stream_(stream), what_(what), name_(name), deadline_(base::deadline_after(timeout)) {
+      : stream_(stream), what_(operations), name_(name), deadline_(base::deadline_after(timeout)) {
     for (const gpushm_stream_operation& each : what_) {
       const gpushm_timeline& on = *each.timeline;
       stores(each) ? on.check_own(name_) : on.check_usable(name_);
@@ -247,10 +248,10 @@ class planned_operations {
 using gpushm::client_detail::planned_operations;
 
 void gpushm_timeline::batch(CUstream stream,
-                            std::span<const gpushm_stream_operation> what,
+                            std::span<const gpushm_stream_operation> operations,
                             milliseconds timeout,
                             std::string_view operation) {
-  planned_operations planned(stream, what, operation, timeout);
+  planned_operations planned(stream, operations, operation, timeout);
   if (streams::is_capturing(stream)) {
     // Each launch has the same values.
     streams::enqueue(stream, planned.for_driver(), planned.object());
@@ -260,9 +261,9 @@ void gpushm_timeline::batch(CUstream stream,
   planned.run();
 }
 
-gpushm_graph_operations::gpushm_graph_operations(CUstream stream,
-                                                 std::span<const gpushm_stream_operation> what)
-    : what_(what.begin(), what.end()) {
+gpushm_graph_operations::gpushm_graph_operations(
+    CUstream stream, std::span<const gpushm_stream_operation> operations)
+    : what_(operations.begin(), operations.end()) {
   if (!streams::is_capturing(stream)) {
     throw error(errc::invalid_argument,
                 "record",
@@ -270,7 +271,7 @@ gpushm_graph_operations::gpushm_graph_operations(CUstream stream,
                 "this stream is not captured",
                 "begin a capture first (cudaStreamBeginCapture, torch.cuda.graph)");
   }
-  planned_operations planned(stream, what, "record", milliseconds(0));
+  planned_operations planned(stream, operations, "record", milliseconds(0));
   node_ = streams::record(stream, planned.for_driver(), {});
   planned.note_recorded();
   for (const gpushm_stream_operation& each : what_) {

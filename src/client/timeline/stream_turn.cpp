@@ -25,14 +25,14 @@ error too_many_waits(std::string_view operation, std::string_view object) {
 streams::counted_wait await_stream_turn(cuda::CUstream stream,
                                         const std::shared_ptr<mapped_page>& page,
                                         std::uint32_t timeline,
-                                        const sync::condition& wanted,
+                                        const sync::condition& condition,
                                         std::chrono::milliseconds timeout,
                                         std::string_view object,
                                         const std::stop_token& stop) {
   auto& counted = streams::waiting_streams::of_process();
   const std::uint64_t id = streams::stream_id(stream, "wait", object);
   const sync::timeline_reader reader(page->page(), timeline);
-  if (auto wait = counted.add(id, reader, wanted, page)) {
+  if (auto wait = counted.add(id, reader, condition, page)) {
     return std::move(*wait);
   }
   const auto deadline = base::deadline_after(timeout);
@@ -40,14 +40,14 @@ streams::counted_wait await_stream_turn(cuda::CUstream stream,
   constexpr std::chrono::milliseconds attempt{10};
   do {
     const auto result =
-        sync::wait(reader, wanted, std::min(deadline, base::deadline_after(attempt)), stop);
+        sync::wait(reader, condition, std::min(deadline, base::deadline_after(attempt)), stop);
     if (result == sync::wait_result::stopped) {
       throw cancelled({"wait", object});
     }
     if (result != sync::wait_result::timed_out) {
       return {};
     }
-    if (auto wait = counted.add(id, reader, wanted, page)) {
+    if (auto wait = counted.add(id, reader, condition, page)) {
       return std::move(*wait);
     }
   } while (std::chrono::steady_clock::now() < deadline);

@@ -25,7 +25,7 @@ inline constexpr std::chrono::milliseconds close_limit{1'000};
 [[nodiscard]] streams::counted_wait await_stream_turn(cuda::CUstream stream,
                                                       const std::shared_ptr<mapped_page>& page,
                                                       std::uint32_t timeline,
-                                                      const sync::condition& wanted,
+                                                      const sync::condition& condition,
                                                       std::chrono::milliseconds timeout,
                                                       std::string_view object,
                                                       const std::stop_token& stop = {});

@@ -25,10 +25,10 @@ namespace sync = gpushm::sync;
 gpushm_timeline::gpushm_timeline(std::shared_ptr<client_detail::timelines> timelines,
                                  std::shared_ptr<client_detail::segment_lease> lease,
                                  client_detail::timeline_range range,
-                                 role as,
+                                 role role,
                                  std::uint64_t value)
     : timelines_(std::move(timelines)),
-      role_(as),
+      role_(role),
       name_(lease->info().name),
       place_(
           std::make_shared<const client_detail::mapped_place>(std::move(lease), std::move(range))),
@@ -40,10 +40,10 @@ gpushm_timeline::gpushm_timeline(std::shared_ptr<client_detail::timelines> timel
 }
 
 gpushm_timeline::gpushm_timeline(client_detail::timeline_range range,
-                                 role as,
+                                 role role,
                                  gpushm::wire::ticket described)
     : without_broker_(std::move(described)),
-      role_(as),
+      role_(role),
       place_(std::make_shared<const client_detail::mapped_place>(nullptr, std::move(range))),
       initial_(0),
       signaled_(0) {
@@ -94,12 +94,12 @@ void gpushm_timeline::await_stores_for(std::string_view operation) {
 }
 
 /// Ends the timeline. Precondition: no stream will store to it, but for launches of graphs.
-void gpushm_timeline::end_word(sync::word_kind how) noexcept {
+void gpushm_timeline::end_word(sync::word_kind kind) noexcept {
   const auto at = place_.now();
   if (timelines_ && !is_captured_) {
-    timelines_->pages().end(at->range(), 1, at->lease(), how);
+    timelines_->pages().end(at->range(), 1, at->lease(), kind);
   } else {
-    at->writer().close(how);
+    at->writer().close(kind);
   }
 }
 
@@ -202,12 +202,12 @@ std::unique_ptr<gpushm_timeline> gpushm_timeline::take_over(milliseconds timeout
 
 /// Continues with the timeline of the next signaler, unless `stop` is requested before there is
 /// one. Throws gone_or_replaced if there is none in time.
-void gpushm_timeline::follow(const place_ptr& from,
+void gpushm_timeline::follow(const place_ptr& place,
                              milliseconds timeout,
                              const std::stop_token& stop) const {
   check_has_broker("wait");
   const auto deadline = gpushm::base::deadline_after(timeout);
-  const std::uint64_t last = from->read().value().value_or(0);
+  const std::uint64_t last = place->read().value().value_or(0);
   std::string why = "there is no new one";
   do {
     try {
@@ -215,14 +215,14 @@ void gpushm_timeline::follow(const place_ptr& from,
       waiting.timeout = gpushm::base::time_left(deadline);
       waiting.stop = stop;
       auto opened = timelines_->open_timelines(name_, 0, waiting);
-      if (opened.lease->info().generation != from->lease().info().generation) {
+      if (opened.lease->info().generation != place->lease().info().generation) {
         auto next = std::make_shared<const client_detail::mapped_place>(std::move(opened.lease),
                                                                         std::move(opened.range));
         if (next->read().value().value_or(0) < last) {
           why = "the new one has begun with a smaller value";
           break;
         }
-        place_.move(from, std::move(next));
+        place_.move(place, std::move(next));
         return;
       }
     } catch (const error& failure) {
@@ -241,7 +241,7 @@ void gpushm_timeline::follow(const place_ptr& from,
               name_,
               "its signaler has handed it over, and " + why,
               "wait again with more time, or open the name again",
-              {.pid = signaler_of(*from), .value = last});
+              {.pid = signaler_of(*place), .value = last});
 }
 
 // ---- checks ----
@@ -314,14 +314,14 @@ void gpushm_timeline::throw_not_larger(std::string_view operation, std::uint64_t
               {.value = signaled_});
 }
 
-std::int32_t gpushm_timeline::signaler_of(const client_detail::mapped_place& at) const noexcept {
-  return timelines_ == nullptr ? without_broker_.exporter.pid : at.signaler();
+std::int32_t gpushm_timeline::signaler_of(const client_detail::mapped_place& place) const noexcept {
+  return timelines_ == nullptr ? without_broker_.exporter.pid : place.signaler();
 }
 
-error gpushm_timeline::ended(const client_detail::mapped_place& at,
+error gpushm_timeline::ended(const client_detail::mapped_place& place,
                              std::string_view operation,
                              std::uint64_t value) const {
-  const auto last = at.read().value();
+  const auto last = place.read().value();
   return {errc::peer_died,
           operation,
           name_,
@@ -329,7 +329,7 @@ error gpushm_timeline::ended(const client_detail::mapped_place& at,
               (last ? "after " + std::to_string(*last) : "and its last value is not known") +
               " and before " + std::to_string(value),
           "do not use what depends on that value; open the name again when there is a new signaler",
-          {.pid = signaler_of(at), .value = last}};
+          {.pid = signaler_of(place), .value = last}};
 }
 
 /// Throws if this process's timeline has ended: a broker can end it if this process was stopped for
@@ -393,13 +393,13 @@ void gpushm_timeline::set_flags(std::uint64_t flags) {
   has_flags_ = true;
 }
 
-bool gpushm_timeline::wait_until(const sync::condition& wanted,
+bool gpushm_timeline::wait_until(const sync::condition& condition,
                                  milliseconds timeout,
                                  const std::stop_token& stop) const {
   const auto deadline = gpushm::base::deadline_after(timeout);
   for (;;) {
     const auto at = place_.now();
-    switch (at->wait(wanted, gpushm::base::time_left(deadline), stop)) {
+    switch (at->wait(condition, gpushm::base::time_left(deadline), stop)) {
       case wait_result::reached:
         return true;
       case wait_result::timed_out:
@@ -409,7 +409,7 @@ bool gpushm_timeline::wait_until(const sync::condition& wanted,
         static_cast<void>(this->value("wait"));
         return false;  // it is a value now
       case wait_result::ended:
-        throw ended(*at, "wait", wanted.value);
+        throw ended(*at, "wait", condition.value);
       case wait_result::moved:
         if (stop.stop_requested()) {
           return false;

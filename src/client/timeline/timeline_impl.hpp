@@ -43,11 +43,11 @@ struct gpushm_timeline {
   gpushm_timeline(std::shared_ptr<gpushm::client_detail::timelines> timelines,
                   std::shared_ptr<gpushm::client_detail::segment_lease> lease,
                   gpushm::client_detail::timeline_range range,
-                  role as,
+                  role role,
                   std::uint64_t value = 0);
   /// Owns a timeline without a broker, and its ticket.
   gpushm_timeline(gpushm::client_detail::timeline_range range,
-                  role as,
+                  role role,
                   gpushm::wire::ticket described);
   gpushm_timeline(const gpushm_timeline&) = delete;
   gpushm_timeline& operator=(const gpushm_timeline&) = delete;
@@ -84,7 +84,7 @@ struct gpushm_timeline {
   void prepare(gpushm::cuda::CUstream stream) const;
   /// Enqueues one or more operations of timelines of this process: the only way to a stream.
   static void batch(gpushm::cuda::CUstream stream,
-                    std::span<const gpushm_stream_operation> what,
+                    std::span<const gpushm_stream_operation> operations,
                     std::chrono::milliseconds timeout,
                     std::string_view operation = "batch");
 
@@ -94,10 +94,10 @@ struct gpushm_timeline {
 
   using place_ptr = gpushm::client_detail::place_follower::place_ptr;
 
-  [[nodiscard]] bool wait_until(const gpushm::sync::condition& wanted,
+  [[nodiscard]] bool wait_until(const gpushm::sync::condition& condition,
                                 std::chrono::milliseconds timeout,
                                 const std::stop_token& stop) const;
-  void follow(const place_ptr& from,
+  void follow(const place_ptr& place,
               std::chrono::milliseconds timeout,
               const std::stop_token& stop) const;
   /// For a stream's wait: a timeline that was handed over no longer ends waits.
@@ -105,7 +105,7 @@ struct gpushm_timeline {
   [[nodiscard]] gpushm::cuda::CUdeviceptr word_address(gpushm::cuda::CUstream stream,
                                                        std::string_view operation) const;
   void await_stores_for(std::string_view operation);
-  void end_word(gpushm::sync::word_kind how) noexcept;
+  void end_word(gpushm::sync::word_kind kind) noexcept;
   void give_up_name() const noexcept;
 
   void check_usable(std::string_view operation) const;
@@ -121,8 +121,8 @@ struct gpushm_timeline {
   void check_not_ended(std::string_view operation, std::uint64_t value) const;
   /// The process that signals, or has signaled, this place; 0: not known.
   [[nodiscard]] std::int32_t signaler_of(
-      const gpushm::client_detail::mapped_place& at) const noexcept;
-  [[nodiscard]] gpushm::error ended(const gpushm::client_detail::mapped_place& at,
+      const gpushm::client_detail::mapped_place& place) const noexcept;
+  [[nodiscard]] gpushm::error ended(const gpushm::client_detail::mapped_place& place,
                                     std::string_view operation,
                                     std::uint64_t value) const;
 

@@ -59,27 +59,27 @@ mapped_page::~mapped_page() {
 // ---- free timelines ----
 
 /// Collects ended timelines that no process has open.
-void timeline_pages::collect_ended(own& of) {
-  std::erase_if(of.ended, [&](const ended_words& each) {
+void timeline_pages::collect_ended(own& own_state) {
+  std::erase_if(own_state.ended, [&](const ended_words& each) {
     if (each.broker->may_exist(each.slot, each.generation)) {
       return false;
     }
     for (std::uint32_t i = 0; i != each.count; ++i) {
-      of.free.push_back(each.first + i);
+      own_state.free.push_back(each.first + i);
     }
     return true;
   });
 }
 
 /// Takes free timelines. Those of `count` > 1 must follow each other.
-std::optional<std::uint32_t> timeline_pages::take_from(own& of, std::uint32_t count) {
-  if (count == 1 && !of.free.empty()) {
-    const std::uint32_t first = of.free.front();
-    of.free.pop_front();
+std::optional<std::uint32_t> timeline_pages::take_from(own& own_state, std::uint32_t count) {
+  if (count == 1 && !own_state.free.empty()) {
+    const std::uint32_t first = own_state.free.front();
+    own_state.free.pop_front();
     return first;
   }
   std::bitset<sync::words_per_page> free;
-  for (const std::uint32_t each : of.free) {
+  for (const std::uint32_t each : own_state.free) {
     free.set(each);
   }
   std::uint32_t run = 0;
@@ -87,7 +87,7 @@ std::optional<std::uint32_t> timeline_pages::take_from(own& of, std::uint32_t co
     run = free.test(i) ? run + 1 : 0;
     if (run == count) {
       const std::uint32_t first = i + 1 - count;
-      std::erase_if(of.free, [&](std::uint32_t each) { return each >= first && each <= i; });
+      std::erase_if(own_state.free, [&](std::uint32_t each) { return each >= first && each <= i; });
       return first;
     }
   }
@@ -129,10 +129,10 @@ timeline_pages::own* timeline_pages::owner_of(const timeline_range& range) noexc
 
 void timeline_pages::release(const timeline_range& range, std::uint32_t count) noexcept {
   const std::lock_guard lock(mutex_);
-  own* const of = owner_of(range);
-  for (std::uint32_t i = 0; of != nullptr && i != count; ++i) {
+  own* const own_state = owner_of(range);
+  for (std::uint32_t i = 0; own_state != nullptr && i != count; ++i) {
     try {
-      of->free.push_back(range.first + i);
+      own_state->free.push_back(range.first + i);
     } catch (const std::bad_alloc&) {  // the timeline is not used again
       return;
     }
@@ -142,15 +142,16 @@ void timeline_pages::release(const timeline_range& range, std::uint32_t count) n
 void timeline_pages::end(const timeline_range& range,
                          std::uint32_t count,
                          const segment_lease& lease,
-                         sync::word_kind how) noexcept {
+                         sync::word_kind kind) noexcept {
   for (std::uint32_t i = 0; i != count; ++i) {
-    sync::timeline_writer(range.page->own_page(), range.first + i).close(how);
+    sync::timeline_writer(range.page->own_page(), range.first + i).close(kind);
   }
   const std::lock_guard lock(mutex_);
-  if (own* const of = owner_of(range); of != nullptr) {
+  if (own* const own_state = owner_of(range); own_state != nullptr) {
     try {
       auto [broker, slot] = lease.where();
-      of->ended.push_back({range.first, count, std::move(broker), slot, lease.info().generation});
+      own_state->ended.push_back(
+          {range.first, count, std::move(broker), slot, lease.info().generation});
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is not used again
     }
   }

@@ -95,7 +95,7 @@ class timeline_pages {
   void end(const timeline_range& range,
            std::uint32_t count,
            const segment_lease& lease,
-           sync::word_kind how = sync::word_kind::ended) noexcept;
+           sync::word_kind kind = sync::word_kind::ended) noexcept;
 
   /// Keeps a page that streams may still write, as long as this exists.
   void keep(std::shared_ptr<mapped_page> page) noexcept;
@@ -124,8 +124,8 @@ class timeline_pages {
 
   [[nodiscard]] std::optional<timeline_range> take_free(std::uint32_t count);
   [[nodiscard]] timeline_range add(std::shared_ptr<mapped_page> page, std::uint32_t count);
-  [[nodiscard]] static std::optional<std::uint32_t> take_from(own& of, std::uint32_t count);
-  static void collect_ended(own& of);
+  [[nodiscard]] static std::optional<std::uint32_t> take_from(own& own_state, std::uint32_t count);
+  static void collect_ended(own& own_state);
   [[nodiscard]] own* owner_of(const timeline_range& range) noexcept;
 
   std::mutex mutex_;

@@ -23,9 +23,11 @@ constexpr milliseconds longest_idle{3'600'000};
 
 }  // namespace
 
-void timeline_poller::watch(std::uint64_t key, watched_timeline what, const std::stop_token& stop) {
+void timeline_poller::watch(std::uint64_t key,
+                            watched_timeline timeline,
+                            const std::stop_token& stop) {
   check_usable("watch");
-  auto added = std::make_unique<entry>(std::move(what), steady_clock::now());
+  auto added = std::make_unique<entry>(std::move(timeline), steady_clock::now());
   added->on_stop.emplace(stop, request{this, &added->is_stopped});
   {
     const std::lock_guard lock(mutex_);
@@ -50,22 +52,22 @@ void timeline_poller::wake() noexcept {
 }
 
 /// One word is left for `wakes_`. A word of several watches is slept on once.
-void timeline_poller::add_sleep(finding& found,
-                                const entry& on,
+void timeline_poller::add_sleep(finding& finding,
+                                const entry& entry,
                                 std::uint64_t seen,
                                 time_point now) noexcept {
-  const std::atomic<std::uint64_t>* const word = &on.what.on.word();
-  const auto end = sleep_.begin() + static_cast<std::ptrdiff_t>(found.words);
-  if (on.what.on.is_signaled_by_streams()) {
-    const nanoseconds usual = (now - on.since) / 8;
-    found.next_look = std::min<time_point>(
-        found.next_look, now + std::clamp<nanoseconds>(usual, shortest_pause, longest_pause));
+  const std::atomic<std::uint64_t>* const word = &entry.what.on.word();
+  const auto end = sleep_.begin() + static_cast<std::ptrdiff_t>(finding.words);
+  if (entry.what.on.is_signaled_by_streams()) {
+    const nanoseconds usual = (now - entry.since) / 8;
+    finding.next_look = std::min<time_point>(
+        finding.next_look, now + std::clamp<nanoseconds>(usual, shortest_pause, longest_pause));
   } else if (std::any_of(sleep_.begin(), end, [&](const auto& each) { return each.at == word; })) {
     return;
-  } else if (can_sleep_on_many_ && found.words + 1 < sleep_.size()) {
-    sleep_[found.words++] = {word, seen};
+  } else if (can_sleep_on_many_ && finding.words + 1 < sleep_.size()) {
+    sleep_[finding.words++] = {word, seen};
   } else {
-    found.next_look = std::min<time_point>(found.next_look, now + longest_pause);
+    finding.next_look = std::min<time_point>(finding.next_look, now + longest_pause);
   }
 }
 
@@ -73,35 +75,35 @@ timeline_poller::finding timeline_poller::look(std::span<std::uint64_t> due,
                                                time_point now,
                                                std::vector<std::unique_ptr<entry>>& ended) {
   const std::lock_guard lock(mutex_);
-  finding found{0, 0, now + (watches_.empty() ? longest_idle : sync::longest_sleep)};
-  for (auto at = watches_.begin(); at != watches_.end() && found.due != due.size();) {
+  finding finding{0, 0, now + (watches_.empty() ? longest_idle : sync::longest_sleep)};
+  for (auto at = watches_.begin(); at != watches_.end() && finding.due != due.size();) {
     const entry& each = *at->second;
     const std::uint64_t seen = each.what.on.word().load(std::memory_order_relaxed);
     if (!each.is_due(now)) {  // after `seen`: a signal in between ends the sleep at once
-      found.next_look = std::min(found.next_look, each.what.look_again);
-      add_sleep(found, each, seen, now);
+      finding.next_look = std::min(finding.next_look, each.what.look_again);
+      add_sleep(finding, each, seen, now);
       ++at;
       continue;
     }
     ended.push_back(std::move(at->second));
-    due[found.due++] = at->first;
+    due[finding.due++] = at->first;
     at = watches_.erase(at);
   }
-  return found;
+  return finding;
 }
 
 /// A word whose watch is removed meanwhile may be unmapped: the kernel reads it once, when the
 /// sleep begins, and then reports that instead of sleeping.
 void timeline_poller::sleep_on_words(std::uint64_t wakes,
-                                     const finding& found,
+                                     const finding& finding,
                                      time_point now) noexcept {
-  const std::span words(sleep_.data(), found.words + 1);
+  const std::span words(sleep_.data(), finding.words + 1);
   words.back() = {&wakes_, wakes};
   if (words.size() == 1) {
-    sync::sleep_on(wakes_, wakes, found.next_look - now);
+    sync::sleep_on(wakes_, wakes, finding.next_look - now);
     return;
   }
-  if (!sync::sleep_on_any(words, found.next_look)) {
+  if (!sync::sleep_on_any(words, finding.next_look)) {
     can_sleep_on_many_ = false;
   }
 }
@@ -112,12 +114,12 @@ std::size_t timeline_poller::wait(std::span<std::uint64_t> due, time_point deadl
   for (;;) {
     const std::uint64_t wakes = wakes_.load();
     const auto now = steady_clock::now();
-    finding found = look(due, now, ended);
-    if (found.due != 0 || now >= deadline || is_woken_.exchange(false)) {
-      return found.due;
+    finding finding = look(due, now, ended);
+    if (finding.due != 0 || now >= deadline || is_woken_.exchange(false)) {
+      return finding.due;
     }
-    found.next_look = std::min(found.next_look, deadline);
-    sleep_on_words(wakes, found, now);
+    finding.next_look = std::min(finding.next_look, deadline);
+    sleep_on_words(wakes, finding, now);
   }
 }
 

@@ -51,9 +51,9 @@ class timeline_poller {
   void check_usable(std::string_view operation) const {
     check_not_forked(forks_, operation, "poller");
   }
-  /// Replaces the watch of this key. It is due when `what` would not wait, when `stop` is
+  /// Replaces the watch of this key. It is due when `timeline` would not wait, when `stop` is
   /// requested, or when the timeline has ended.
-  void watch(std::uint64_t key, watched_timeline what, const std::stop_token& stop);
+  void watch(std::uint64_t key, watched_timeline timeline, const std::stop_token& stop);
   void remove(std::uint64_t key);
   /// Blocks until a watch is due, until `deadline`, or until `wake` was called. Returns how many
   /// keys it has written to `due`, the smallest first; their watches are removed.
@@ -100,8 +100,8 @@ class timeline_poller {
   [[nodiscard]] finding look(std::span<std::uint64_t> due,
                              time_point now,
                              std::vector<std::unique_ptr<entry>>& ended);
-  void add_sleep(finding& found, const entry& on, std::uint64_t seen, time_point now) noexcept;
-  void sleep_on_words(std::uint64_t wakes, const finding& found, time_point now) noexcept;
+  void add_sleep(finding& finding, const entry& entry, std::uint64_t seen, time_point now) noexcept;
+  void sleep_on_words(std::uint64_t wakes, const finding& finding, time_point now) noexcept;
 
   const std::uint64_t forks_ = fork_count();
   std::mutex mutex_;

@@ -86,43 +86,43 @@ std::shared_ptr<segment_lease> timelines::reserve_timelines(std::string name,
   return lease;
 }
 
-std::vector<std::unique_ptr<gpushm_timeline>> timelines::create_all(std::string_view name,
-                                                                    const new_timelines& wanted) {
-  const auto as = wanted.for_segment ? gpushm_timeline::role::signaler_for_segment
-                                     : gpushm_timeline::role::signaler;
+std::vector<std::unique_ptr<gpushm_timeline>> timelines::create_all(
+    std::string_view name, const new_timelines& timelines) {
+  const auto as = timelines.for_segment ? gpushm_timeline::role::signaler_for_segment
+                                        : gpushm_timeline::role::signaler;
   const auto deadline = client_->request_deadline();
-  const timeline_range range = take_timelines(wanted.count, deadline);
+  const timeline_range range = take_timelines(timelines.count, deadline);
   std::shared_ptr<segment_lease> lease;
   try {
-    for (std::uint32_t i = 0; i != wanted.count; ++i) {
-      sync::timeline_writer(range.page->own_page(), range.first + i).reset(wanted.value);
+    for (std::uint32_t i = 0; i != timelines.count; ++i) {
+      sync::timeline_writer(range.page->own_page(), range.first + i).reset(timelines.value);
     }
     while (!lease) {
       try {
-        lease = reserve_timelines(std::string(name), range, wanted.count, deadline);
+        lease = reserve_timelines(std::string(name), range, timelines.count, deadline);
       } catch (const error& why) {
         if (why.code() != errc::already_exists ||
-            std::chrono::steady_clock::now() >= wanted.wait_for_name_until) {
+            std::chrono::steady_clock::now() >= timelines.wait_for_name_until) {
           throw;
         }
         base::pause_before_retry(std::chrono::milliseconds(1));
       }
     }
     std::vector<std::unique_ptr<gpushm_timeline>> result;
-    result.reserve(wanted.count);
-    for (std::uint32_t i = 0; i != wanted.count; ++i) {
+    result.reserve(timelines.count);
+    for (std::uint32_t i = 0; i != timelines.count; ++i) {
       result.push_back(
           std::make_unique<gpushm_timeline>(shared_from_this(),
                                             lease,
                                             timeline_range{range.page, range.first + i},
                                             as,
-                                            wanted.value));
+                                            timelines.value));
     }
-    lease->publish({}, wanted.operation, deadline);
+    lease->publish({}, timelines.operation, deadline);
     return result;
   } catch (...) {
     if (!lease) {
-      pages_.release(range, wanted.count);
+      pages_.release(range, timelines.count);
     }
     throw;
   }
@@ -176,11 +176,11 @@ std::unique_ptr<gpushm_timeline> timelines::open_for(const gpushm_segment& segme
                                                      std::uint32_t index,
                                                      const open_options& options) {
   auto opened = open_timelines(timelines_of(segment.lease("open timeline").info()), 0, options);
-  const wire::segment& of = opened.lease->info();
+  const wire::segment& memory = opened.lease->info();
   const wire::segment& with = segment.info();
   // Any process could have created that name.
-  if (of.creator_uid != with.creator_uid || of.creator_pid != with.creator_pid) {
-    throw no_timeline(of.name);
+  if (memory.creator_uid != with.creator_uid || memory.creator_pid != with.creator_pid) {
+    throw no_timeline(memory.name);
   }
   if (index >= opened.count) {
     throw error(errc::invalid_argument,
@@ -228,9 +228,9 @@ opened_timelines timelines::open_timelines(std::string_view name,
   }
   auto page = open_page(place->page, place->generation);
   // A hostile process could name timelines of another one, whose end would not be seen.
-  const wire::segment& of = page->lease().info();
-  const bool is_its_own =
-      of.creator_uid == lease->info().creator_uid && of.creator_pid == lease->info().creator_pid;
+  const wire::segment& segment = page->lease().info();
+  const bool is_its_own = segment.creator_uid == lease->info().creator_uid &&
+                          segment.creator_pid == lease->info().creator_pid;
   if (page->is_own() ? !lease->is_creator() : !is_its_own) {
     throw no_timeline(name);
   }

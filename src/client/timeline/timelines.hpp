@@ -90,7 +90,7 @@ class timelines : public std::enable_shared_from_this<timelines> {
     steady_time wait_for_name_until = {};
   };
   [[nodiscard]] std::vector<std::unique_ptr<gpushm_timeline>> create_all(
-      std::string_view name, const new_timelines& wanted);
+      std::string_view name, const new_timelines& timelines);
 
   std::shared_ptr<client_impl> client_;  // destroyed last
   timeline_pages pages_;

@@ -45,20 +45,20 @@ std::vector<Elf64_Dyn> read_dynamic(const read_at& read, const Elf64_Phdr& segme
 }  // namespace
 
 const Elf64_Phdr* layout::segment(Elf64_Word type) const noexcept {
-  const auto found = std::find_if(segments.begin(), segments.end(), [&](const Elf64_Phdr& each) {
+  const auto result = std::find_if(segments.begin(), segments.end(), [&](const Elf64_Phdr& each) {
     return each.p_type == type;
   });
-  return found == segments.end() ? nullptr : &*found;
+  return result == segments.end() ? nullptr : &*result;
 }
 
 std::optional<std::uint64_t> layout::value(Elf64_Sxword tag) const noexcept {
-  std::optional<std::uint64_t> found;
+  std::optional<std::uint64_t> result;
   for (const Elf64_Dyn& entry : dynamic) {
     if (entry.d_tag == tag) {
-      found = entry.d_un.d_val;
+      result = entry.d_un.d_val;
     }
   }
-  return found;
+  return result;
 }
 
 std::optional<std::uint64_t> layout::table(Elf64_Sxword tag) const noexcept {

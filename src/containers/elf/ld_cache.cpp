@@ -35,19 +35,19 @@ constexpr std::uint32_t this_architecture = 0x0a00;
 #error "unknown architecture flag for ld.so.cache"
 #endif
 
-std::uint32_t number_at(std::string_view bytes, std::size_t at) {
+std::uint32_t number_at(std::string_view bytes, std::size_t offset) {
   std::uint32_t value = 0;
-  std::memcpy(&value, bytes.data() + at, sizeof value);
+  std::memcpy(&value, bytes.data() + offset, sizeof value);
   return value;
 }
 
 // The string at an offset; empty when it is out of bounds or longer than any path: entries may
 // share bytes, and a small file could expand to gigabytes.
-std::string_view text_at(std::string_view bytes, std::uint32_t at) {
-  if (at >= bytes.size()) {
+std::string_view text_at(std::string_view bytes, std::uint32_t offset) {
+  if (offset >= bytes.size()) {
     return {};
   }
-  const std::string_view text = bytes.substr(at, max_text_bytes);
+  const std::string_view text = bytes.substr(offset, max_text_bytes);
   const std::size_t end = text.find('\0');
   return end == std::string_view::npos ? std::string_view() : text.substr(0, end);
 }
@@ -84,20 +84,20 @@ std::optional<std::vector<ld_cache_entry>> parse_ld_cache(std::span<const std::b
   const std::string_view cache = *found_cache;
   const std::size_t count = std::min<std::size_t>(number_at(cache, magic.size()),
                                                   (cache.size() - header_bytes) / entry_bytes);
-  std::vector<ld_cache_entry> found;
+  std::vector<ld_cache_entry> entries;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t at = header_bytes + i * entry_bytes;
-    const std::uint32_t flags = number_at(cache, at);
+    const std::size_t offset = header_bytes + i * entry_bytes;
+    const std::uint32_t flags = number_at(cache, offset);
     if ((flags & elf_kind) == 0 || (flags & architecture_mask) != this_architecture) {
       continue;
     }
-    const std::string_view name = text_at(cache, number_at(cache, at + 4));
-    const std::string_view path = text_at(cache, number_at(cache, at + 8));
+    const std::string_view name = text_at(cache, number_at(cache, offset + 4));
+    const std::string_view path = text_at(cache, number_at(cache, offset + 8));
     if (!name.empty() && path.starts_with('/')) {
-      found.push_back({std::string(name), std::string(path)});
+      entries.push_back({std::string(name), std::string(path)});
     }
   }
-  return found;
+  return entries;
 }
 
 bool is_ld_cache(std::span<const std::byte> bytes) noexcept {
@@ -111,8 +111,8 @@ bool is_ld_cache(std::span<const std::byte> bytes) noexcept {
       number_at(*cache, extensions_at) > cache->size()) {
     return false;
   }
-  for (std::size_t at = header_bytes; at < texts_at; at += entry_bytes) {
-    for (const std::size_t pointer : {at + 4, at + 8}) {
+  for (std::size_t offset = header_bytes; offset < texts_at; offset += entry_bytes) {
+    for (const std::size_t pointer : {offset + 4, offset + 8}) {
       const std::uint32_t text = number_at(*cache, pointer);
       if (text < texts_at || text_at(*cache, text).empty()) {
         return false;

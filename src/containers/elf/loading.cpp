@@ -37,55 +37,56 @@ class table_reader {
   }
 
   [[nodiscard]] std::vector<needed_version> needed() const {
-    std::vector<needed_version> all;
-    each<Elf64_Verneed>(DT_VERNEED, [&](std::uint64_t at, const Elf64_Verneed& group) {
+    std::vector<needed_version> versions;
+    each<Elf64_Verneed>(DT_VERNEED, [&](std::uint64_t offset, const Elf64_Verneed& group) {
       const std::string library = text(group.vn_file);
-      walk<Elf64_Vernaux>(at + group.vn_aux, group.vn_cnt, [&](std::uint64_t, const auto& entry) {
-        if ((entry.vna_flags & VER_FLG_WEAK) == 0 && all.size() < max_versions) {
-          all.push_back({library, text(entry.vna_name)});
-        }
-        return entry.vna_next;
-      });
+      walk<Elf64_Vernaux>(
+          offset + group.vn_aux, group.vn_cnt, [&](std::uint64_t, const auto& entry) {
+            if ((entry.vna_flags & VER_FLG_WEAK) == 0 && versions.size() < max_versions) {
+              versions.push_back({library, text(entry.vna_name)});
+            }
+            return entry.vna_next;
+          });
       return group.vn_next;
     });
-    return all;
+    return versions;
   }
 
   [[nodiscard]] std::vector<std::string> defined() const {
-    std::vector<std::string> all;
-    each<Elf64_Verdef>(DT_VERDEF, [&](std::uint64_t at, const Elf64_Verdef& group) {
+    std::vector<std::string> result;
+    each<Elf64_Verdef>(DT_VERDEF, [&](std::uint64_t offset, const Elf64_Verdef& group) {
       // The first name is the version's; others are those that it extends. The base is the file.
       if ((group.vd_flags & VER_FLG_BASE) == 0) {
-        walk<Elf64_Verdaux>(at + group.vd_aux, 1, [&](std::uint64_t, const auto& entry) {
-          all.push_back(text(entry.vda_name));
+        walk<Elf64_Verdaux>(offset + group.vd_aux, 1, [&](std::uint64_t, const auto& entry) {
+          result.push_back(text(entry.vda_name));
           return Elf64_Word{0};
         });
       }
       return group.vd_next;
     });
-    return all;
+    return result;
   }
 
  private:
   /// `use` returns the distance to the next entry; 0 ends the list.
   template <typename Entry, typename Use>
-  void walk(std::uint64_t at, std::size_t count, Use&& use) const {
+  void walk(std::uint64_t offset, std::size_t count, Use&& use) const {
     for (std::size_t i = 0; i < std::min(count, max_versions); ++i) {
       std::vector<Entry> entry(1);
-      if (!read_values(read_, at, entry)) {
+      if (!read_values(read_, offset, entry)) {
         return;
       }
-      const std::uint64_t next = use(at, entry.front());
-      if (next == 0 || next > UINT64_MAX - at) {
+      const std::uint64_t next = use(offset, entry.front());
+      if (next == 0 || next > UINT64_MAX - offset) {
         return;
       }
-      at += next;
+      offset += next;
     }
   }
   template <typename Entry, typename Use>
   void each(Elf64_Sxword tag, Use&& use) const {
-    if (const auto at = file_.table(tag)) {
-      walk<Entry>(*at, max_versions, use);
+    if (const auto offset = file_.table(tag)) {
+      walk<Entry>(*offset, max_versions, use);
     }
   }
 

@@ -28,9 +28,9 @@ std::optional<int> major_version(std::string_view version) {
 std::vector<std::string> versions_in(const container_root& root, const std::string& directory) {
   base::unique_fd opened = root.open(directory, O_RDONLY | O_DIRECTORY);
   const std::unique_ptr<DIR, close_directory> stream(opened ? ::fdopendir(opened.get()) : nullptr);
-  std::vector<std::string> found;
+  std::vector<std::string> result;
   if (stream == nullptr) {
-    return found;
+    return result;
   }
   static_cast<void>(opened.release());
   constexpr std::string_view stem = "libcuda.so.";
@@ -38,10 +38,10 @@ std::vector<std::string> versions_in(const container_root& root, const std::stri
   while (const dirent* entry = ::readdir(stream.get())) {
     const std::string_view name = static_cast<const char*>(entry->d_name);
     if (name.starts_with(stem) && name.substr(stem.size()).find('.') != std::string_view::npos) {
-      found.emplace_back(name.substr(stem.size()));
+      result.emplace_back(name.substr(stem.size()));
     }
   }
-  return found;
+  return result;
 }
 
 // From an earlier start, or from an image made from a container.

@@ -49,9 +49,9 @@ base::unique_fd open_ldconfig(const std::string& asked) {
   throw error(errc::system_error, operation, asked, "the host has no ldconfig");
 }
 
-std::string lines(const std::vector<std::string>& all) {
+std::string lines(const std::vector<std::string>& texts) {
   std::string text;
-  for (const std::string& each : all) {
+  for (const std::string& each : texts) {
     // Only paths: the file format has other statements.
     if (each.starts_with('/') && each.find_first_of("\n\r#") == std::string::npos) {
       text.append(each).append("\n");

@@ -75,14 +75,14 @@ std::optional<elf::loading> loading_of(const base::unique_fd& seen) {
 }
 
 void check_loader(const container_root& root) {
-  const auto found = loading_of(root.open(loader, O_PATH));
-  if (!found) {
+  const auto loading = loading_of(root.open(loader, O_PATH));
+  if (!loading) {
     refuse(loader,
            "the image has no glibc of this architecture (musl, static programs and other "
            "architectures are not supported)");
   }
   // Loaders of musl's compatibility packages have this path, too.
-  if (!found->native || found->soname != loader_name) {
+  if (!loading->native || loading->soname != loader_name) {
     refuse(loader, "it is not the loader of a glibc of this architecture");
   }
 }
@@ -100,18 +100,18 @@ std::vector<std::string> versions_in(const container_root& root, const std::stri
 
 /// A library that the loader cannot load would end every program of the container.
 void check_library(const container_root& root, const std::string& library) {
-  const auto found = loading_of(root.open_without_links(library, O_PATH));
-  if (!found || !found->native) {
+  const auto loading = loading_of(root.open_without_links(library, O_PATH));
+  if (!loading || !loading->native) {
     refuse(library, "it is not mounted there, or not a library of this architecture");
   }
   std::map<std::string, std::vector<std::string>> defined;
-  for (const std::string& each : found->libraries) {
+  for (const std::string& each : loading->libraries) {
     if (std::find(c_libraries.begin(), c_libraries.end(), each) == c_libraries.end()) {
       refuse(library, "it needs " + each + ", which an image may lack");
     }
     defined.emplace(each, versions_in(root, each));
   }
-  for (const elf::needed_version& each : found->needed_versions) {
+  for (const elf::needed_version& each : loading->needed_versions) {
     const std::vector<std::string>& versions = defined[each.library];
     if (std::find(versions.begin(), versions.end(), each.version) == versions.end()) {
       refuse(library,
@@ -140,13 +140,14 @@ base::unique_fd open_target(const container_root& root) {
 
 /// Gives the new file the label of the covered one: without it, SELinux denies the container
 /// access.
-void copy_label(const base::unique_fd& from, const base::unique_fd& to) {
+void copy_label(const base::unique_fd& source, const base::unique_fd& target) {
   constexpr const char* label = "security.selinux";
   std::array<char, 256> value{};
-  const auto length = ::getxattr(descriptor_path(from).c_str(), label, value.data(), value.size());
+  const auto length =
+      ::getxattr(descriptor_path(source).c_str(), label, value.data(), value.size());
   if (length > 0) {
     static_cast<void>(::setxattr(
-        descriptor_path(to).c_str(), label, value.data(), static_cast<std::size_t>(length), 0));
+        descriptor_path(target).c_str(), label, value.data(), static_cast<std::size_t>(length), 0));
   }
 }
 

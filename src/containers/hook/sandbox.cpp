@@ -114,13 +114,13 @@ std::string this_process_mounts() {
 void detach_kernel_files(std::uint64_t top) {
   constexpr int max_rounds = 64;  // mounts can be stacked
   for (int round = 0; round < max_rounds; ++round) {
-    const auto found = kernel_file_mounts(this_process_mounts(), top);
-    if (found.empty()) {
+    const auto mounts = kernel_file_mounts(this_process_mounts(), top);
+    if (mounts.empty()) {
       return;
     }
     bool any = false;
     int number = 0;
-    for (const std::string& each : found) {
+    for (const std::string& each : mounts) {
       // A wrong path is safe: this process owns the mount namespace, and the next round checks
       // again.
       if (::umount2(each.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) {
@@ -150,12 +150,12 @@ void enter(int tree, const std::string& where) {
   need(::chdir("/"), "chdir");
 }
 
-void limit(__rlimit_resource what, std::uint64_t most) {
+void limit(__rlimit_resource resource, std::uint64_t most) {
   rlimit now{};
-  need(::getrlimit(what, &now), "getrlimit");
+  need(::getrlimit(resource, &now), "getrlimit");
   const rlim_t lower = std::min<rlim_t>(now.rlim_max, most);
   const rlimit both{lower, lower};
-  need(::setrlimit(what, &both), "setrlimit");
+  need(::setrlimit(resource, &both), "setrlimit");
 }
 
 void drop_rights() {
@@ -282,7 +282,7 @@ struct listed_mount {
 
 // "36 35 98:0 /root /place rw,noatime master:1 - type source options"
 std::vector<listed_mount> listed_mounts(std::string_view mountinfo) {
-  std::vector<listed_mount> all;
+  std::vector<listed_mount> mounts;
   for (const std::string_view line : base::lines_of(mountinfo)) {
     const auto words = base::split(line, " ");
     const auto dash = std::find(words.begin(), words.end(), "-");
@@ -294,26 +294,26 @@ std::vector<listed_mount> listed_mounts(std::string_view mountinfo) {
     if (!id || !parent) {
       throw_step("read /proc/self/mountinfo", EBADMSG);
     }
-    all.push_back({*id, *parent, words[4], *(dash + 1)});
+    mounts.push_back({*id, *parent, words[4], *(dash + 1)});
   }
-  return all;
+  return mounts;
 }
 
 }  // namespace
 
 std::vector<std::string> kernel_file_mounts(std::string_view mountinfo, std::uint64_t top) {
-  const std::vector<listed_mount> all = listed_mounts(mountinfo);
+  const std::vector<listed_mount> mounts = listed_mounts(mountinfo);
   std::set<std::uint64_t> below{top};
   for (std::size_t before = 0; before != below.size();) {
     before = below.size();
-    for (const listed_mount& each : all) {
+    for (const listed_mount& each : mounts) {
       if (below.contains(each.parent)) {
         below.insert(each.id);
       }
     }
   }
   std::vector<std::string> places;
-  for (const listed_mount& each : all) {
+  for (const listed_mount& each : mounts) {
     if (below.contains(each.id) && (each.type == "proc" || each.type == "sysfs")) {
       places.push_back(unescaped(each.place));
     }

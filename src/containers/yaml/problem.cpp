@@ -5,10 +5,10 @@
 
 namespace gpushm::yaml {
 
-std::string to_string(const problem& found) {
+std::string to_string(const problem& problem) {
   const std::string position =
-      found.line > 0 ? fmt::format(":{}:{}", found.line, found.column) : "";
-  return fmt::format("{}{}: {} [{}]", found.file, position, found.text, found.rule);
+      problem.line > 0 ? fmt::format(":{}:{}", problem.line, problem.column) : "";
+  return fmt::format("{}{}: {} [{}]", problem.file, position, problem.text, problem.rule);
 }
 
 }  // namespace gpushm::yaml

@@ -16,6 +16,6 @@ struct problem {
 };
 
 /// "FILE:LINE:COLUMN: TEXT [RULE]".
-[[nodiscard]] std::string to_string(const problem& found);
+[[nodiscard]] std::string to_string(const problem& problem);
 
 }  // namespace gpushm::yaml

@@ -66,9 +66,9 @@ void reader::report(const yaml::node& where, std::string rule, std::string text)
   problems_.push_back({file_, where.line, where.column, std::move(rule), std::move(text)});
 }
 
-void reader::mismatch(const yaml::node& node, std::string_view what, std::string_view wanted) {
+void reader::mismatch(const yaml::node& node, std::string_view key, std::string_view wanted) {
   const yaml::node& target = followed(node);
-  std::string text = fmt::format("{} must be {}, not ", what, wanted);
+  std::string text = fmt::format("{} must be {}, not ", key, wanted);
   if (target.is != shape::scalar) {
     text += name_of(target.is);
   } else if (const auto value = value_of(target)) {
@@ -95,11 +95,11 @@ bool reader::is_null(const yaml::node& node) {
   return value && value->index() == 0;
 }
 
-bool reader::read(const yaml::node& node, std::string_view what, std::string& out) {
+bool reader::read(const yaml::node& node, std::string_view key, std::string& out) {
   const yaml::node& target = followed(node);
   const auto value = target.is == shape::scalar ? value_of(target) : std::nullopt;
   if (!value) {
-    mismatch(node, what, "a string");
+    mismatch(node, key, "a string");
     return false;
   }
   if (value->index() != 0) {
@@ -108,14 +108,14 @@ bool reader::read(const yaml::node& node, std::string_view what, std::string& ou
   return true;
 }
 
-bool reader::read(const yaml::node& node, std::string_view what, bool& out) {
+bool reader::read(const yaml::node& node, std::string_view key, bool& out) {
   const yaml::node& target = followed(node);
   const auto value = target.is == shape::scalar ? value_of(target) : std::nullopt;
   if (value && value->index() == 0) {
     return true;
   }
   if (!value || !std::holds_alternative<bool>(*value)) {
-    mismatch(node, what, "true or false");
+    mismatch(node, key, "true or false");
     return false;
   }
   out = std::get<bool>(*value);
@@ -123,7 +123,7 @@ bool reader::read(const yaml::node& node, std::string_view what, bool& out) {
 }
 
 std::optional<std::int64_t> reader::integer(const yaml::node& node,
-                                            std::string_view what,
+                                            std::string_view key,
                                             std::int64_t min_value,
                                             std::int64_t max_value) {
   const yaml::node& target = followed(node);
@@ -150,70 +150,70 @@ std::optional<std::int64_t> reader::integer(const yaml::node& node,
     report(node,
            "range",
            fmt::format("{} must be from {} to {}, not {}",
-                       what,
+                       key,
                        min_value,
                        max_value,
                        base::in_quotes(target.value)));
     return std::nullopt;
   }
   if (!found) {
-    mismatch(node, what, "an integer");
+    mismatch(node, key, "an integer");
   }
   return found;
 }
 
-bool reader::read(const yaml::node& node, std::string_view what, std::int64_t& out) {
+bool reader::read(const yaml::node& node, std::string_view key, std::int64_t& out) {
   const auto value = integer(node,
-                             what,
+                             key,
                              std::numeric_limits<std::int64_t>::min(),
                              std::numeric_limits<std::int64_t>::max());
   out = value.value_or(out);
   return value.has_value();
 }
 
-bool reader::read(const yaml::node& node, std::string_view what, std::uint32_t& out) {
-  const auto value = integer(node, what, 0, std::numeric_limits<std::uint32_t>::max());
+bool reader::read(const yaml::node& node, std::string_view key, std::uint32_t& out) {
+  const auto value = integer(node, key, 0, std::numeric_limits<std::uint32_t>::max());
   out = value ? static_cast<std::uint32_t>(*value) : out;
   return value.has_value();
 }
 
-std::span<const yaml::node* const> reader::elements(const yaml::node& node, std::string_view what) {
+std::span<const yaml::node* const> reader::elements(const yaml::node& node, std::string_view key) {
   const yaml::node& target = followed(node);
   if (target.is == shape::sequence) {
     return target.children;
   }
   if (!is_null(node)) {
-    mismatch(node, what, "a list");
+    mismatch(node, key, "a list");
   }
   return {};
 }
 
-bool reader::entries_expected(const yaml::node& node, std::string_view what) {
+bool reader::entries_expected(const yaml::node& node, std::string_view key) {
   const bool is = followed(node).is == shape::mapping;
   if (!is) {
-    mismatch(node, what, "a mapping");
+    mismatch(node, key, "a mapping");
   }
   return is;
 }
 
-std::vector<yaml::entry> reader::entries(const yaml::node& node, std::string_view what) {
-  std::vector<yaml::entry> found;
+std::vector<yaml::entry> reader::entries(const yaml::node& node, std::string_view key) {
+  std::vector<yaml::entry> entries;
   const yaml::node& target = followed(node);
   if (target.is == shape::mapping) {
-    collect(target, found);
-    drop_duplicates(found);
+    collect(target, entries);
+    drop_duplicates(entries);
   } else if (!is_null(node)) {
-    mismatch(node, what, "a mapping");
+    mismatch(node, key, "a mapping");
   }
-  return found;
+  return entries;
 }
 
-void reader::collect(const yaml::node& mapping, std::vector<yaml::entry>& found) {
+void reader::collect(const yaml::node& mapping, std::vector<yaml::entry>& entries) {
   for (std::size_t at = 0; at + 1 < mapping.children.size(); at += 2) {
     const yaml::node& key = *mapping.children[at];
     const yaml::node& value = *mapping.children[at + 1];
     if (is_merge(key)) {
-      merge(value, found);
+      merge(value, entries);
       continue;
     }
     const yaml::node& target = followed(key);
@@ -221,18 +221,18 @@ void reader::collect(const yaml::node& mapping, std::vector<yaml::entry>& found)
     if (!name || name->index() == 0) {
       report(key, "key", "a key must be a string");
     } else {
-      found.push_back({as_text(*name), &key, &value});
+      entries.push_back({as_text(*name), &key, &value});
     }
   }
 }
 
-void reader::merge(const yaml::node& value, std::vector<yaml::entry>& found) {
-  const auto one = [this, &found](const yaml::node& from) {
-    const yaml::node& target = followed(from);
+void reader::merge(const yaml::node& value, std::vector<yaml::entry>& entries) {
+  const auto one = [this, &entries](const yaml::node& node) {
+    const yaml::node& target = followed(node);
     if (target.is == shape::mapping) {
-      collect(target, found);
+      collect(target, entries);
     } else {
-      report(from, "merge", "the value of << must be a mapping");
+      report(node, "merge", "the value of << must be a mapping");
     }
   };
   if (value.alias_of == nullptr && value.is == shape::sequence) {
@@ -244,15 +244,15 @@ void reader::merge(const yaml::node& value, std::vector<yaml::entry>& found) {
   }
 }
 
-void reader::drop_duplicates(std::vector<yaml::entry>& found) {
-  std::vector<std::size_t> order(found.size());
+void reader::drop_duplicates(std::vector<yaml::entry>& entries) {
+  std::vector<std::size_t> order(entries.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&found](std::size_t a, std::size_t b) {
-    return found[a].key < found[b].key;
+  std::stable_sort(order.begin(), order.end(), [&entries](std::size_t a, std::size_t b) {
+    return entries[a].key < entries[b].key;
   });
   for (std::size_t at = 1; at < order.size(); ++at) {
-    yaml::entry& again = found[order[at]];
-    const yaml::entry& first = found[order[at - 1]];
+    yaml::entry& again = entries[order[at]];
+    const yaml::entry& first = entries[order[at - 1]];
     if (again.key == first.key && full()) {
       again.value = nullptr;
     } else if (again.key == first.key) {
@@ -264,14 +264,14 @@ void reader::drop_duplicates(std::vector<yaml::entry>& found) {
       again.value = nullptr;
     }
   }
-  std::erase_if(found, [](const yaml::entry& each) { return each.value == nullptr; });
+  std::erase_if(entries, [](const yaml::entry& each) { return each.value == nullptr; });
 }
 
 std::vector<yaml::reader::field> reader::fields(const yaml::node& node,
-                                                std::string_view what,
+                                                std::string_view field_name,
                                                 std::span<const std::string_view> names) {
-  std::vector<field> found;
-  for (const yaml::entry& each : entries(node, what)) {
+  std::vector<field> fields;
+  for (const yaml::entry& each : entries(node, field_name)) {
     auto name = std::find(names.begin(), names.end(), each.key);
     if (full()) {
       break;
@@ -285,15 +285,15 @@ std::vector<yaml::reader::field> reader::fields(const yaml::node& node,
       report(*each.key_node,
              "unknown-field",
              fmt::format("{} has no field {}; remove it or correct its name ({})",
-                         what,
+                         field_name,
                          base::in_quotes(each.key),
                          list_of(names)));
       continue;
     }
     const auto index = static_cast<std::size_t>(name - names.begin());
     const auto same = std::find_if(
-        found.begin(), found.end(), [index](const field& one) { return one.index == index; });
-    if (same != found.end()) {
+        fields.begin(), fields.end(), [index](const field& field) { return field.index == index; });
+    if (same != fields.end()) {
       report(*each.key_node,
              "duplicate-key",
              fmt::format("{} repeats the field {} of line {}; remove one",
@@ -302,9 +302,9 @@ std::vector<yaml::reader::field> reader::fields(const yaml::node& node,
                          same->key->line));
       continue;
     }
-    found.push_back({index, each.key_node, each.value});
+    fields.push_back({index, each.key_node, each.value});
   }
-  return found;
+  return fields;
 }
 
 }  // namespace gpushm::yaml

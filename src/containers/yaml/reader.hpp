@@ -41,14 +41,14 @@ class reader {
   [[nodiscard]] bool is_null(const yaml::node& node);
 
   // Null leaves `out` unchanged. False after a problem.
-  bool read(const yaml::node& node, std::string_view what, std::string& out);
-  bool read(const yaml::node& node, std::string_view what, std::int64_t& out);
-  bool read(const yaml::node& node, std::string_view what, std::uint32_t& out);
-  bool read(const yaml::node& node, std::string_view what, bool& out);
+  bool read(const yaml::node& node, std::string_view key, std::string& out);
+  bool read(const yaml::node& node, std::string_view key, std::int64_t& out);
+  bool read(const yaml::node& node, std::string_view key, std::uint32_t& out);
+  bool read(const yaml::node& node, std::string_view key, bool& out);
   template <typename Value>
-  bool read(const yaml::node& node, std::string_view what, std::optional<Value>& out) {
+  bool read(const yaml::node& node, std::string_view key, std::optional<Value>& out) {
     Value value{};
-    if (is_null(node) || !read(node, what, value)) {
+    if (is_null(node) || !read(node, key, value)) {
       return is_null(node);
     }
     out = std::move(value);
@@ -56,14 +56,14 @@ class reader {
   }
 
   /// The elements of a list; none for null, and after a problem.
-  std::span<const yaml::node* const> elements(const yaml::node& node, std::string_view what);
+  std::span<const yaml::node* const> elements(const yaml::node& node, std::string_view key);
   /// A list of strings or numbers: the valid elements; null is an empty element.
   template <typename Value>
-  bool read(const yaml::node& node, std::string_view what, std::vector<Value>& out) {
+  bool read(const yaml::node& node, std::string_view key, std::vector<Value>& out) {
     const std::size_t before = problem_count();
-    for (const yaml::node* each : elements(node, what)) {
+    for (const yaml::node* each : elements(node, key)) {
       Value value{};
-      if (read(*each, what, value)) {
+      if (read(*each, key, value)) {
         out.push_back(std::move(value));
       }
     }
@@ -71,9 +71,9 @@ class reader {
   }
 
   /// Whether it is a mapping; reports a problem when it is another type.
-  bool entries_expected(const yaml::node& node, std::string_view what);
-  /// The keys of a mapping, each once; empty for null and after a problem. `what`: "a mount".
-  std::vector<yaml::entry> entries(const yaml::node& node, std::string_view what);
+  bool entries_expected(const yaml::node& node, std::string_view key);
+  /// The keys of a mapping, each once; empty for null and after a problem. `key`: "a mount".
+  std::vector<yaml::entry> entries(const yaml::node& node, std::string_view key);
 
   /// The same for a mapping with these keys, case-insensitive: the index of each in `fields`, and
   /// its value.
@@ -83,16 +83,16 @@ class reader {
     const yaml::node* value = nullptr;
   };
   std::vector<field> fields(const yaml::node& node,
-                            std::string_view what,
+                            std::string_view field_name,
                             std::span<const std::string_view> names);
 
  private:
-  void collect(const yaml::node& mapping, std::vector<yaml::entry>& found);
-  void merge(const yaml::node& value, std::vector<yaml::entry>& found);
-  void drop_duplicates(std::vector<yaml::entry>& found);
-  void mismatch(const yaml::node& node, std::string_view what, std::string_view wanted);
+  void collect(const yaml::node& mapping, std::vector<yaml::entry>& entries);
+  void merge(const yaml::node& value, std::vector<yaml::entry>& entries);
+  void drop_duplicates(std::vector<yaml::entry>& entries);
+  void mismatch(const yaml::node& node, std::string_view key, std::string_view wanted);
   std::optional<std::int64_t> integer(const yaml::node& node,
-                                      std::string_view what,
+                                      std::string_view key,
                                       std::int64_t min_value,
                                       std::int64_t max_value);
 

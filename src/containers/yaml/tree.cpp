@@ -51,32 +51,32 @@ class event_stream {
   }
 
   [[nodiscard]] yaml::failure failure() const {
-    yaml::failure found;
-    found.rule = "syntax";
-    found.text = "not valid YAML or JSON";
+    yaml::failure failure;
+    failure.rule = "syntax";
+    failure.text = "not valid YAML or JSON";
     if (parser_.error == YAML_READER_ERROR) {
       const std::string_view before =
           text_.substr(0, std::min(parser_.problem_offset, text_.size()));
       const std::size_t line_start = before.rfind('\n') + 1;  // npos + 1 is 0
-      found.line = static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1;
-      found.column = static_cast<int>(before.size() - line_start) + 1;
+      failure.line = static_cast<int>(std::count(before.begin(), before.end(), '\n')) + 1;
+      failure.column = static_cast<int>(before.size() - line_start) + 1;
     } else {
-      found.line = static_cast<int>(parser_.problem_mark.line) + 1;
-      found.column = static_cast<int>(parser_.problem_mark.column) + 1;
+      failure.line = static_cast<int>(parser_.problem_mark.line) + 1;
+      failure.column = static_cast<int>(parser_.problem_mark.column) + 1;
       // libyaml counts one more line after a last line without a line feed.
       const auto lines = static_cast<int>(std::count(text_.begin(), text_.end(), '\n')) + 1;
-      if (found.line > lines) {
-        found.line = lines;
-        found.column = static_cast<int>(text_.size() - (text_.rfind('\n') + 1)) + 1;
+      if (failure.line > lines) {
+        failure.line = lines;
+        failure.column = static_cast<int>(text_.size() - (text_.rfind('\n') + 1)) + 1;
       }
     }
     if (parser_.problem != nullptr) {
-      found.text.append(": ").append(parser_.problem);
+      failure.text.append(": ").append(parser_.problem);
     }
     if (parser_.context != nullptr) {
-      found.text.append(" ").append(parser_.context);
+      failure.text.append(" ").append(parser_.context);
     }
-    return found;
+    return failure;
   }
 
  private:
@@ -206,17 +206,17 @@ class builder {
   bool add_alias(const yaml_event_t& event) {
     yaml::node& node = add(event, nullptr);
     const std::string name = text_of(event.data.alias.anchor);
-    const auto found = anchors_.find(name);
-    if (found == anchors_.end()) {
+    const auto anchor = anchors_.find(name);
+    if (anchor == anchors_.end()) {
       return fail(node, "alias", "there is no earlier anchor " + base::in_quotes(name));
     }
-    if (!found->second->complete) {
+    if (!anchor->second->complete) {
       return fail(
           node, "alias", fmt::format("the anchor {} contains itself", base::in_quotes(name)));
     }
-    node.alias_of = found->second;
-    node.nodes = plus(1, found->second->nodes);
-    node.aliased_nodes = found->second->nodes;
+    node.alias_of = anchor->second;
+    node.nodes = plus(1, anchor->second->nodes);
+    node.aliased_nodes = anchor->second->nodes;
     return attach(node);
   }
 

@@ -79,29 +79,29 @@ struct request_writer {
 
 using usage_rows = fbs::Offset<fbs::Vector<fbs::Offset<fb::Usage>>>;
 
-usage_rows rows_of(builder& to, const std::vector<usage>& from) {
-  std::vector<fbs::Offset<fb::Usage>> all;
-  all.reserve(from.size());
-  for (const usage& each : from) {
-    const auto level = to.CreateString(each.level);
-    const auto name = to.CreateString(each.name.substr(0, max_usage_text_bytes));
-    const auto resource = to.CreateString(each.resource);
-    const auto gpu = to.CreateString(each.gpu.substr(0, max_usage_text_bytes));
-    all.push_back(fb::CreateUsage(to, level, name, resource, gpu, each.used, each.limit));
+usage_rows rows_of(builder& builder, const std::vector<usage>& bytes) {
+  std::vector<fbs::Offset<fb::Usage>> offsets;
+  offsets.reserve(bytes.size());
+  for (const usage& each : bytes) {
+    const auto level = builder.CreateString(each.level);
+    const auto name = builder.CreateString(each.name.substr(0, max_usage_text_bytes));
+    const auto resource = builder.CreateString(each.resource);
+    const auto gpu = builder.CreateString(each.gpu.substr(0, max_usage_text_bytes));
+    offsets.push_back(fb::CreateUsage(builder, level, name, resource, gpu, each.used, each.limit));
   }
-  return to.CreateVector(all);
+  return builder.CreateVector(offsets);
 }
 
-fbs::Offset<fb::Amount> amount_of(builder& to, const segment_amount& from) {
-  return fb::CreateAmount(to, from.segments, from.bytes, from.oldest_ms);
+fbs::Offset<fb::Amount> amount_of(builder& builder, const segment_amount& bytes) {
+  return fb::CreateAmount(builder, bytes.segments, bytes.bytes, bytes.oldest_ms);
 }
 
-fbs::Offset<fb::Statistics> statistics_of(builder& to, const domain_statistics& from) {
+fbs::Offset<fb::Statistics> statistics_of(builder& builder, const domain_statistics& bytes) {
   std::vector<fbs::Offset<fb::Principal>> principals;
-  for (const principal_statistics& each : from.principals) {
+  for (const principal_statistics& each : bytes.principals) {
     principals.push_back(
-        fb::CreatePrincipal(to,
-                            to.CreateString(each.name.substr(0, max_principal_bytes)),
+        fb::CreatePrincipal(builder,
+                            builder.CreateString(each.name.substr(0, max_principal_bytes)),
                             each.connections,
                             each.segments,
                             each.host_bytes,
@@ -112,35 +112,36 @@ fbs::Offset<fb::Statistics> statistics_of(builder& to, const domain_statistics& 
                             each.waiting_opens));
   }
   std::vector<fbs::Offset<fb::Kind>> kinds;
-  for (const kind_statistics& each : from.kinds) {
-    const auto name = to.CreateString(each.name);
-    kinds.push_back(fb::CreateKind(to, name, amount_of(to, each.amount)));
+  for (const kind_statistics& each : bytes.kinds) {
+    const auto name = builder.CreateString(each.name);
+    kinds.push_back(fb::CreateKind(builder, name, amount_of(builder, each.amount)));
   }
   std::vector<fbs::Offset<fb::Refusal>> refusals;
-  for (const refusal_statistics& each : from.refusals) {
-    refusals.push_back(fb::CreateRefusal(to,
-                                         to.CreateSharedString(each.request),
+  for (const refusal_statistics& each : bytes.refusals) {
+    refusals.push_back(fb::CreateRefusal(builder,
+                                         builder.CreateSharedString(each.request),
                                          static_cast<std::uint16_t>(each.code),
                                          each.count));
   }
   std::vector<fbs::Offset<fb::Latency>> latencies;
-  for (const request_latency& each : from.latencies) {
-    const auto request = to.CreateSharedString(each.request);
-    const auto counts = to.CreateVector(each.counts.data(), each.counts.size());
-    latencies.push_back(fb::CreateLatency(to, request, counts, each.sum_ns));
+  for (const request_latency& each : bytes.latencies) {
+    const auto request = builder.CreateSharedString(each.request);
+    const auto counts = builder.CreateVector(each.counts.data(), each.counts.size());
+    latencies.push_back(fb::CreateLatency(builder, request, counts, each.sum_ns));
   }
-  const auto all_principals = to.CreateVector(principals);
-  const usage_rows budgets = rows_of(to, from.budgets);
-  const auto unheld = amount_of(to, from.unheld);
-  const auto fence_waits = amount_of(to, from.fence_waits);
-  const auto close_waits = amount_of(to, from.close_waits);
-  const auto all_kinds = to.CreateVector(kinds);
-  const auto all_refusals = to.CreateVector(refusals);
-  const auto all_latencies = to.CreateVector(latencies);
-  const auto imports = to.CreateVector(from.import_latency.data(), from.import_latency.size());
-  return fb::CreateStatistics(to,
+  const auto all_principals = builder.CreateVector(principals);
+  const usage_rows budgets = rows_of(builder, bytes.budgets);
+  const auto unheld = amount_of(builder, bytes.unheld);
+  const auto fence_waits = amount_of(builder, bytes.fence_waits);
+  const auto close_waits = amount_of(builder, bytes.close_waits);
+  const auto all_kinds = builder.CreateVector(kinds);
+  const auto all_refusals = builder.CreateVector(refusals);
+  const auto all_latencies = builder.CreateVector(latencies);
+  const auto imports =
+      builder.CreateVector(bytes.import_latency.data(), bytes.import_latency.size());
+  return fb::CreateStatistics(builder,
                               all_principals,
-                              from.others,
+                              bytes.others,
                               budgets,
                               unheld,
                               fence_waits,
@@ -148,11 +149,11 @@ fbs::Offset<fb::Statistics> statistics_of(builder& to, const domain_statistics& 
                               all_kinds,
                               all_refusals,
                               all_latencies,
-                              from.channels,
-                              from.channel_items,
-                              from.channel_item_bytes,
+                              bytes.channels,
+                              bytes.channel_items,
+                              bytes.channel_item_bytes,
                               imports,
-                              from.import_latency_sum_ns);
+                              bytes.import_latency_sum_ns);
 }
 
 struct reply_writer {
@@ -165,12 +166,12 @@ struct reply_writer {
     return fb::CreateReply(to, fb::Result::Closed, fb::CreateClosed(to).Union());
   }
   fbs::Offset<fb::Reply> operator()(const readings& v) {
-    std::vector<fbs::Offset<fb::Reading>> all;
-    all.reserve(v.all.size());
+    std::vector<fbs::Offset<fb::Reading>> offsets;
+    offsets.reserve(v.all.size());
     for (const reading& each : v.all) {
-      all.push_back(one(each));
+      offsets.push_back(one(each));
     }
-    const auto result = fb::CreateReadings(to, to.CreateVector(all), v.more);
+    const auto result = fb::CreateReadings(to, to.CreateVector(offsets), v.more);
     return fb::CreateReply(to, fb::Result::Readings, result.Union());
   }
   fbs::Offset<fb::Reply> operator()(const error& v) {
@@ -215,12 +216,12 @@ struct reply_writer {
     return fb::CreateReply(to, fb::Result::Statistics, statistics_of(to, v).Union());
   }
   fbs::Offset<fb::Reply> operator()(const segment_page& v) {
-    std::vector<fbs::Offset<fb::SegmentRow>> all;
-    all.reserve(v.all.size());
+    std::vector<fbs::Offset<fb::SegmentRow>> offsets;
+    offsets.reserve(v.all.size());
     for (const segment_row& each : v.all) {
-      all.push_back(one(each));
+      offsets.push_back(one(each));
     }
-    const auto result = fb::CreateSegmentPage(to, to.CreateVector(all), v.next_slot, v.more);
+    const auto result = fb::CreateSegmentPage(to, to.CreateVector(offsets), v.next_slot, v.more);
     return fb::CreateReply(to, fb::Result::SegmentPage, result.Union());
   }
   fbs::Offset<fb::Reply> operator()(const unheld_removed& v) {
@@ -294,9 +295,9 @@ struct reply_writer {
 };
 
 template <typename Writer, typename Value>
-std::vector<std::byte> encoded(const Value& from) {
+std::vector<std::byte> encoded(const Value& bytes) {
   builder to;
-  to.Finish(std::visit(Writer{to}, from));
+  to.Finish(std::visit(Writer{to}, bytes));
   if (to.GetSize() > max_message_bytes) {
     throw error(errc::message_too_large,
                 operation,
@@ -311,10 +312,10 @@ std::vector<std::byte> encoded(const Value& from) {
 // ---- decoding ----
 
 template <typename Table>
-const Table& root(std::span<const std::byte> from) {
-  const auto* const data = reinterpret_cast<const std::uint8_t*>(from.data());
-  fbs::Verifier verifier(data, std::min(from.size(), max_message_bytes));
-  if (from.size() > max_message_bytes || !verifier.VerifyBuffer<Table>(nullptr)) {
+const Table& root(std::span<const std::byte> bytes) {
+  const auto* const data = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  fbs::Verifier verifier(data, std::min(bytes.size(), max_message_bytes));
+  if (bytes.size() > max_message_bytes || !verifier.VerifyBuffer<Table>(nullptr)) {
     throw error(errc::protocol_error,
                 operation,
                 {},
@@ -419,10 +420,10 @@ broker_facts facts_of(const fb::BrokerFacts& v) {
 }
 
 /// A sender of another version may have other buckets at the end.
-void read_buckets(const fbs::Vector<std::uint64_t>* from, std::span<std::uint64_t> to) {
-  const std::size_t size = from == nullptr ? 0 : std::min<std::size_t>(from->size(), to.size());
+void read_buckets(const fbs::Vector<std::uint64_t>* bytes, std::span<std::uint64_t> to) {
+  const std::size_t size = bytes == nullptr ? 0 : std::min<std::size_t>(bytes->size(), to.size());
   for (std::size_t i = 0; i < size; ++i) {
-    to[i] = from->Get(static_cast<fbs::uoffset_t>(i));
+    to[i] = bytes->Get(static_cast<fbs::uoffset_t>(i));
   }
 }
 
@@ -491,16 +492,16 @@ segment_row row_of(const fb::SegmentRow& v) {
 
 }  // namespace
 
-std::vector<std::byte> encode(const request& from) {
-  return encoded<request_writer>(from);
+std::vector<std::byte> encode(const request& bytes) {
+  return encoded<request_writer>(bytes);
 }
 
-std::vector<std::byte> encode(const reply& from) {
-  return encoded<reply_writer>(from);
+std::vector<std::byte> encode(const reply& bytes) {
+  return encoded<reply_writer>(bytes);
 }
 
-request decode_request(std::span<const std::byte> from) {
-  const auto& v = root<fb::Request>(from);
+request decode_request(std::span<const std::byte> bytes) {
+  const auto& v = root<fb::Request>(bytes);
   if (const auto* const open = v.what_as_Open()) {
     return open_request{fbs::GetString(open->domain())};
   }
@@ -537,8 +538,8 @@ request decode_request(std::span<const std::byte> from) {
   throw_later_version();
 }
 
-reply decode_reply(std::span<const std::byte> from) {
-  const auto& v = root<fb::Reply>(from);
+reply decode_reply(std::span<const std::byte> bytes) {
+  const auto& v = root<fb::Reply>(bytes);
   if (const auto* const open = v.result_as_Opened()) {
     return opened{fbs::GetString(open->directory())};
   }

@@ -109,10 +109,10 @@ using reply = std::variant<opened,
                            unheld_removed>;
 
 /// Throws message_too_large.
-[[nodiscard]] std::vector<std::byte> encode(const request& from);
-[[nodiscard]] std::vector<std::byte> encode(const reply& from);
+[[nodiscard]] std::vector<std::byte> encode(const request& bytes);
+[[nodiscard]] std::vector<std::byte> encode(const reply& bytes);
 /// Throws protocol_error: not such a packet; unsupported_version: a kind of a later version.
-[[nodiscard]] request decode_request(std::span<const std::byte> from);
-[[nodiscard]] reply decode_reply(std::span<const std::byte> from);
+[[nodiscard]] request decode_request(std::span<const std::byte> bytes);
+[[nodiscard]] reply decode_reply(std::span<const std::byte> bytes);
 
 }  // namespace gpushm::domains

@@ -90,8 +90,8 @@ std::string private_socket_path(const std::string& run_dir) {
 }
 
 template <typename Reply>
-Reply private_socket::ask(const request& what, time_point deadline) const {
-  const auto packet = encode(what);
+Reply private_socket::ask(const request& request, time_point deadline) const {
+  const auto packet = encode(request);
   for (;;) {
     if (auto got = try_to_ask(path_, packet, deadline)) {
       if (auto* const failure = std::get_if<error>(&*got)) {

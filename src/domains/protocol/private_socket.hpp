@@ -61,7 +61,7 @@ class private_socket {
 
  private:
   template <typename Reply>
-  [[nodiscard]] Reply ask(const request& what,
+  [[nodiscard]] Reply ask(const request& request,
                           std::chrono::steady_clock::time_point deadline) const;
 
   std::string path_;

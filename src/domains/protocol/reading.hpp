@@ -17,8 +17,8 @@ enum class keeper_state : std::uint8_t {
   gone = 4,  ///< the broker has no successor
 };
 /// The label of a metric; "unknown" for later values.
-[[nodiscard]] constexpr const char* to_string(keeper_state one) noexcept {
-  switch (one) {
+[[nodiscard]] constexpr const char* to_string(keeper_state state) noexcept {
+  switch (state) {
     case keeper_state::reads:
       return "reads";
     case keeper_state::slow:

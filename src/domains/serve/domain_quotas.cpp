@@ -27,14 +27,14 @@ core::quotas domain_set::quotas_of(const std::string& domain) const {
   return rules_.of(domain, {.domain = {whole, whole}, .principal = {each, each}});
 }
 
-void domain_set::post_quotas(const std::string& domain, served& to) noexcept {
-  if (!to.serving || to.has_quotas == quotas_number_) {
+void domain_set::post_quotas(const std::string& domain, served& served) noexcept {
+  if (!served.serving || served.has_quotas == quotas_number_) {
     return;
   }
   try {
-    to.serving->get().post(
-        [quotas = quotas_of(domain)](broker_detail::hub& of) { of.set_quotas(quotas); });
-    to.has_quotas = quotas_number_;
+    served.serving->get().post(
+        [quotas = quotas_of(domain)](broker_detail::hub& hub) { hub.set_quotas(quotas); });
+    served.has_quotas = quotas_number_;
   } catch (const std::exception& why) {  // `check` tries again
     base::log(log_level::warning, why.what());
   }

@@ -26,15 +26,15 @@ constexpr const char* kept_starts = "/process-starts";
 
 /// Stops brokers, each on its own thread, so that one that hangs does not delay the others. Returns
 /// false if some have not stopped within `timeout`; those are abandoned.
-bool stop_all(std::vector<hosted_broker> all, std::chrono::milliseconds timeout) {
+bool stop_all(std::vector<hosted_broker> brokers, std::chrono::milliseconds timeout) {
   struct progress {
     std::mutex mutex;
     std::condition_variable ended;
     std::size_t left = 0;
   };
   const auto shared = std::make_shared<progress>();
-  shared->left = all.size();
-  for (hosted_broker& each : all) {
+  shared->left = brokers.size();
+  for (hosted_broker& each : brokers) {
     std::thread([shared,
                  ending =
                      std::unique_ptr<broker_detail::running_server>(each.release())]() mutable {
@@ -48,9 +48,9 @@ bool stop_all(std::vector<hosted_broker> all, std::chrono::milliseconds timeout)
   return shared->ended.wait_for(lock, timeout, [&shared] { return shared->left == 0; });
 }
 
-bool stop_broker(hosted_broker one, std::chrono::milliseconds timeout) {
+bool stop_broker(hosted_broker broker, std::chrono::milliseconds timeout) {
   std::vector<hosted_broker> all;
-  all.push_back(std::move(one));
+  all.push_back(std::move(broker));
   return stop_all(std::move(all), timeout);
 }
 
@@ -63,8 +63,11 @@ constexpr std::string_view ledger_suffix = ".segments";
 /// is released with `unlock`.
 class domain_set::exclusive_use {
  public:
-  exclusive_use(domain_set& of, base::busy_names::hold taken)
-      : of_(of), taken_(std::move(taken)), lock_(of.mutex_), entry_(of.open_[*taken_]) {}
+  exclusive_use(domain_set& domains, base::busy_names::hold taken)
+      : of_(domains),
+        taken_(std::move(taken)),
+        lock_(domains.mutex_),
+        entry_(domains.open_[*taken_]) {}
   exclusive_use(const exclusive_use&) = delete;
   exclusive_use& operator=(const exclusive_use&) = delete;
   ~exclusive_use() {
@@ -177,7 +180,7 @@ domain_set::~domain_set() {
   if (has_keeper_) {
     return;
   }
-  std::vector<hosted_broker> all;
+  std::vector<hosted_broker> brokers;
   const auto deadline = base::deadline_after(options_.timeout);
   for (const std::string& domain : names()) {
     base::busy_names::hold taken = busy_.take(domain, deadline);
@@ -186,15 +189,15 @@ domain_set::~domain_set() {
     }
     const exclusive_use one(*this, std::move(taken));
     if (one.entry().serving) {
-      all.push_back(std::move(one.entry().serving));
+      brokers.push_back(std::move(one.entry().serving));
     }
   }
   std::vector<std::string> sockets;
-  sockets.reserve(all.size());
-  for (const hosted_broker& each : all) {
+  sockets.reserve(brokers.size());
+  for (const hosted_broker& each : brokers) {
     sockets.push_back(each->get().socket_path());
   }
-  if (!stop_all(std::move(all), options_.timeout)) {
+  if (!stop_all(std::move(brokers), options_.timeout)) {
     base::log(log_level::error, "some brokers did not stop in time");
     // Only sockets of abandoned brokers still exist: brokers that stopped have removed theirs.
     for (const std::string& socket : sockets) {
@@ -354,13 +357,15 @@ void domain_set::close(const std::string& domain) {
   }
 }
 
-void domain_set::note_problem(const std::string& domain, served& of, const std::string& problem) {
-  if (of.problem == problem) {
+void domain_set::note_problem(const std::string& domain,
+                              served& served,
+                              const std::string& problem) {
+  if (served.problem == problem) {
     return;
   }
   base::log(problem.empty() ? log_level::info : log_level::error,
             problem.empty() ? fmt::format("domain {} is served again", domain) : problem);
-  of.problem = problem;
+  served.problem = problem;
 }
 
 void domain_set::check_all() {

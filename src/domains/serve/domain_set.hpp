@@ -52,9 +52,9 @@ struct domain_set_options {
 /// Deletes a broker, which frees its memory, unless a successor of this process continues it.
 struct deleter_unless_continued {
   bool is_continued = false;
-  void operator()(broker_detail::running_server* of) const noexcept {
+  void operator()(broker_detail::running_server* server) const noexcept {
     if (!is_continued) {
-      delete of;  // NOLINT(cppcoreguidelines-owning-memory): a deleter
+      delete server;  // NOLINT(cppcoreguidelines-owning-memory): a deleter
     }
   }
 };
@@ -170,7 +170,7 @@ class domain_set {
   void replace_quotas(const std::string& text, const std::string& source);
   /// Both: called with the mutex.
   [[nodiscard]] core::quotas quotas_of(const std::string& domain) const;
-  void post_quotas(const std::string& domain, served& to) noexcept;
+  void post_quotas(const std::string& domain, served& served) noexcept;
   [[nodiscard]] gpushm::generation next_first_generation();
   void start_all(std::optional<predecessor>& before);
   void continue_all(predecessor& before);
@@ -182,7 +182,7 @@ class domain_set {
            Work work) const;
   [[nodiscard]] std::vector<usage> process_budgets() const;
   /// Records a problem, and logs it if it is new. Called with the mutex.
-  static void note_problem(const std::string& domain, served& of, const std::string& problem);
+  static void note_problem(const std::string& domain, served& served, const std::string& problem);
   void check_all();
   void check(const std::string& domain);
 

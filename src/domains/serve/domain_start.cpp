@@ -43,18 +43,18 @@ struct continued_counts {
   }
 };
 
-continued_counts counts_of(const broker_detail::takeover_state& from) {
+continued_counts counts_of(const broker_detail::takeover_state& state) {
   continued_counts result;
   result.domains = 1;
   result.segments = static_cast<std::uint64_t>(
-      std::count_if(from.state.records.begin(), from.state.records.end(), [](const auto& each) {
+      std::count_if(state.state.records.begin(), state.state.records.end(), [](const auto& each) {
         return each.first.kind == core::record_kind::segment;
       }));
   result.connections = static_cast<std::uint64_t>(
-      std::count_if(from.connections.begin(), from.connections.end(), [](const auto& each) {
+      std::count_if(state.connections.begin(), state.connections.end(), [](const auto& each) {
         return !each.second.closed;
       }));
-  result.journal_bytes = from.log.used_bytes();
+  result.journal_bytes = state.log.used_bytes();
   return result;
 }
 
@@ -132,14 +132,14 @@ hosted_broker domain_set::start(const std::string& domain,
       budget_,
       std::move(successors),
       [gate = gate_, quotas = std::move(quotas)](broker_detail::server& before_requests) {
-        before_requests.post([quotas](broker_detail::hub& of) { of.set_quotas(quotas); });
+        before_requests.post([quotas](broker_detail::hub& hub) { hub.set_quotas(quotas); });
         gate->wait();
       });
   return {created.release(), deleter_unless_continued{has_keeper_}};
 }
 
 void domain_set::continue_all(predecessor& before) {
-  continued_counts all;
+  continued_counts continued;
   for (const auto& [short_name, from] : before) {
     if (const auto number = number_of(short_name)) {
       next_short_name_ = std::max(next_short_name_.load(), *number + 1);
@@ -164,7 +164,7 @@ void domain_set::continue_all(predecessor& before) {
           broker_detail::succession{
               short_name, std::move(from), 1, ledger_path_of(domain), code_, options_.return_time});
       open_[domain].serving = std::move(serving);
-      all += counts;
+      continued += counts;
     } catch (const error& why) {
       // Only a state that is wrong. Anything else, such as a lack of memory, threads or
       // descriptors, ends this process with everything in the keeper: the next one tries again.
@@ -180,14 +180,14 @@ void domain_set::continue_all(predecessor& before) {
       }
     }
   }
-  if (all.domains != 0) {
+  if (continued.domains != 0) {
     base::log(log_level::info,
               fmt::format("continues the last broker: domains {}, segments {}, connections {}, "
                           "journals {}",
-                          all.domains,
-                          all.segments,
-                          all.connections,
-                          base::size_text(all.journal_bytes)));
+                          continued.domains,
+                          continued.segments,
+                          continued.connections,
+                          base::size_text(continued.journal_bytes)));
   }
 }
 

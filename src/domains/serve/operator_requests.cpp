@@ -57,7 +57,7 @@ void domain_set::lose_device(const std::string& uuid, const std::string& pci_add
   }
   base::log(log_level::warning,
             fmt::format("{} was reported lost: its segments are gone", base::in_quotes(uuid)));
-  std::vector<std::pair<std::string, std::future<void>>> all;
+  std::vector<std::pair<std::string, std::future<void>>> results;
   {
     const std::lock_guard lock(mutex_);
     for (auto& [domain, each] : open_) {
@@ -65,10 +65,10 @@ void domain_set::lose_device(const std::string& uuid, const std::string& pci_add
         continue;  // it has no segments
       }
       const auto promised = std::make_shared<std::promise<void>>();
-      all.emplace_back(domain, promised->get_future());
-      each.serving->get().post([promised, uuid, pci_address](broker_detail::hub& of) {
+      results.emplace_back(domain, promised->get_future());
+      each.serving->get().post([promised, uuid, pci_address](broker_detail::hub& hub) {
         try {
-          of.lose_device({uuid, pci_address}, [promised] { promised->set_value(); });
+          hub.lose_device({uuid, pci_address}, [promised] { promised->set_value(); });
         } catch (...) {
           promised->set_exception(std::current_exception());
         }
@@ -76,7 +76,7 @@ void domain_set::lose_device(const std::string& uuid, const std::string& pci_add
     }
   }
   const auto deadline = base::deadline_after(options_.timeout);
-  for (auto& [domain, got] : all) {
+  for (auto& [domain, got] : results) {
     if (got.wait_until(deadline) != std::future_status::ready) {
       throw error(errc::timed_out,
                   operation,
@@ -111,9 +111,9 @@ auto domain_set::ask(const char* operation,
                   "no such domain is served",
                   "see the log of gpushm-brokerd; `ls DIR/d` lists the domains");
     }
-    at->second.serving->get().post([promised, work = std::move(work)](broker_detail::hub& of) {
+    at->second.serving->get().post([promised, work = std::move(work)](broker_detail::hub& hub) {
       try {
-        promised->set_value(work(of));
+        promised->set_value(work(hub));
       } catch (...) {
         promised->set_exception(std::current_exception());
       }
@@ -135,13 +135,14 @@ auto domain_set::ask(const char* operation,
 
 std::vector<usage> domain_set::process_budgets() const {
   std::vector<usage> result;
-  for (const core::resource what : {core::resource::memory_bytes, core::resource::descriptors}) {
+  for (const core::resource resource :
+       {core::resource::memory_bytes, core::resource::descriptors}) {
     result.push_back({"process",
                       "gpushm-brokerd",
-                      std::string(core::to_string(what)),
+                      std::string(core::to_string(resource)),
                       {},
-                      budget_->used(what),
-                      budget_->capacity(what)});
+                      budget_->used(resource),
+                      budget_->capacity(resource)});
   }
   return result;
 }
@@ -152,8 +153,8 @@ usages domain_set::read_usage(const std::string& domain) const {
     std::uint64_t freeing_bytes = 0;
   };
   const auto deadline = base::deadline_after(options_.timeout);
-  const of_domain got = ask("read usage", domain, deadline, [](broker_detail::hub& of) {
-    return of_domain{of.domain().budget().usages(max_usage_nodes), of.freeing_bytes()};
+  const of_domain got = ask("read usage", domain, deadline, [](broker_detail::hub& hub) {
+    return of_domain{hub.domain().budget().usages(max_usage_nodes), hub.freeing_bytes()};
   });
   usages result;
   {
@@ -186,7 +187,7 @@ segment_page domain_set::list_segments(const std::string& domain, std::uint32_t 
   return ask("list segments",
              domain,
              base::deadline_after(options_.timeout),
-             [slot](broker_detail::hub& of) { return page_of_segments(of.domain(), slot); });
+             [slot](broker_detail::hub& hub) { return page_of_segments(hub.domain(), slot); });
 }
 
 bool domain_set::remove_unheld(const std::string& domain, gpushm::generation generation) const {
@@ -198,13 +199,13 @@ bool domain_set::remove_unheld(const std::string& domain, gpushm::generation gen
   const removal one = ask("remove",
                           domain,
                           base::deadline_after(options_.timeout),
-                          [generation](broker_detail::hub& of) {
+                          [generation](broker_detail::hub& hub) {
                             removal result;
-                            if (const auto* const found = of.domain().find_segment(generation)) {
+                            if (const auto* const found = hub.domain().find_segment(generation)) {
                               result.name = found->name;
                               result.bytes = found->allocated_bytes;
                             }
-                            result.is_done = of.remove_unheld(generation);
+                            result.is_done = hub.remove_unheld(generation);
                             return result;
                           });
   if (one.is_done) {
@@ -242,15 +243,15 @@ domain_statistics domain_set::read_statistics(const std::string& domain) const {
   const auto deadline = base::deadline_after(options_.timeout);
   const auto shared = std::make_shared<look>();  // with a turn that may come too late
   // In the first turn, so that all numbers of a domain with few segments are of one moment.
-  domain_statistics result = ask(operation, domain, deadline, [shared](broker_detail::hub& of) {
+  domain_statistics result = ask(operation, domain, deadline, [shared](broker_detail::hub& hub) {
     domain_statistics first =
-        statistics_of(of.domain(), of.waits_to_close(), of.counted_requests(), of.reports());
-    shared->more = of.domain().survey_some(shared->survey);
+        statistics_of(hub.domain(), hub.waits_to_close(), hub.counted_requests(), hub.reports());
+    shared->more = hub.domain().survey_some(shared->survey);
     return first;
   });
   while (shared->more) {
-    ask(operation, domain, deadline, [shared](broker_detail::hub& of) {
-      shared->more = of.domain().survey_some(shared->survey);
+    ask(operation, domain, deadline, [shared](broker_detail::hub& hub) {
+      shared->more = hub.domain().survey_some(shared->survey);
       return true;
     });
   }
@@ -272,11 +273,11 @@ std::vector<domain_set::round> domain_set::start_rounds() const {
 }
 
 std::vector<reading> domain_set::read() const {
-  std::map<std::string, reading> all;
+  std::map<std::string, reading> results;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [domain, each] : open_) {
-      reading& one = all[domain];
+      reading& one = results[domain];
       one.open = true;
       if (each.serving) {
         one.counted = each.serving->get().statistics();
@@ -291,11 +292,11 @@ std::vector<reading> domain_set::read() const {
     }
   }
   for (const std::string& name : names_in(directory_)) {
-    all.try_emplace(name);
+    results.try_emplace(name);
   }
   std::vector<reading> result;
-  result.reserve(all.size());
-  for (auto& [domain, each] : all) {
+  result.reserve(results.size());
+  for (auto& [domain, each] : results) {
     each.domain = domain;
     result.push_back(std::move(each));
   }

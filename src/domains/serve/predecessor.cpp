@@ -29,10 +29,10 @@ std::map<std::string, takeover_state> take_predecessor(keeper::descriptor_store&
     return each.name;
   });
   std::map<std::string, takeover_state> result;
-  auto all = broker_detail::read_takeover_states(std::move(inherited));
-  for (auto& [short_name, found] : all) {
-    if (found) {
-      result.emplace(short_name, std::move(*found));
+  auto inheritances = broker_detail::read_takeover_states(std::move(inherited));
+  for (auto& [short_name, inheritance] : inheritances) {
+    if (inheritance) {
+      result.emplace(short_name, std::move(*inheritance));
     }
   }
   std::set<std::string> lost;

@@ -105,9 +105,9 @@ void quota_rules::add(std::string_view line) {
   }
 }
 
-void quota_rules::rule::apply(core::quota& to) const {
-  to.host_bytes = host_bytes.value_or(to.host_bytes);
-  to.gpu_bytes = gpu_bytes.value_or(to.gpu_bytes);
+void quota_rules::rule::apply(core::quota& quota) const {
+  quota.host_bytes = host_bytes.value_or(quota.host_bytes);
+  quota.gpu_bytes = gpu_bytes.value_or(quota.gpu_bytes);
 }
 
 core::quotas quota_rules::of(std::string_view domain, core::quotas otherwise) const {

@@ -37,7 +37,7 @@ class quota_rules {
   struct rule {
     std::optional<std::uint64_t> host_bytes;
     std::optional<std::uint64_t> gpu_bytes;
-    void apply(core::quota& to) const;
+    void apply(core::quota& quota) const;
   };
   void add(std::string_view line);
 

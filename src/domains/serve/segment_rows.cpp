@@ -6,7 +6,7 @@
 
 namespace gpushm::domains {
 
-segment_page page_of_segments(const core::domain& from, std::uint32_t slot) {
+segment_page page_of_segments(const core::domain& domain, std::uint32_t slot) {
   constexpr std::size_t slots_per_turn = 1'024;
   const auto now = std::chrono::steady_clock::now();
   segment_page result;
@@ -24,15 +24,15 @@ segment_page page_of_segments(const core::domain& from, std::uint32_t slot) {
     row.state = each.state();
     row.published = each.published;
     row.leases = static_cast<std::uint32_t>(each.leases.size());
-    row.holders = from.holders_of(each, max_holders);
-    const auto created = from.creation_of(each.generation);
+    row.holders = domain.holders_of(each, max_holders);
+    const auto created = domain.creation_of(each.generation);
     row.age_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(
         std::chrono::duration_cast<std::chrono::milliseconds>(now - created.at).count(), 0));
     row.is_age_known = created.is_known;
     result.all.push_back(std::move(row));
     return result.all.size() < max_segment_rows ? 0 : slots_per_turn;
   };
-  const auto next = from.visit_segments(slot, slots_per_turn, add);
+  const auto next = domain.visit_segments(slot, slots_per_turn, add);
   result.more = next.has_value();
   result.next_slot = next.value_or(0);
   return result;

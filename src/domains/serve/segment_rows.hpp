@@ -10,6 +10,6 @@ namespace gpushm::domains {
 
 /// The segments of a domain in some slots from `slot` on. On the broker's strand. Throws
 /// std::bad_alloc.
-[[nodiscard]] segment_page page_of_segments(const core::domain& from, std::uint32_t slot);
+[[nodiscard]] segment_page page_of_segments(const core::domain& domain, std::uint32_t slot);
 
 }  // namespace gpushm::domains

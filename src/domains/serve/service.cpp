@@ -44,11 +44,11 @@ transport::listener listen(const std::string& run_dir, std::optional<gid_t> grou
 
 }  // namespace
 
-service::service(domain_set& of,
+service::service(domain_set& domains,
                  const std::string& run_dir,
                  std::optional<gid_t> group,
                  orphan_rules rules)
-    : domains_(of),
+    : domains_(domains),
       rules_(std::move(rules)),
       listener_(listen(run_dir, group)),
       stop_(base::guarded_fd::open([] {
@@ -152,43 +152,43 @@ void service::check_yield(int socket) const {
   }
 }
 
-reply service::carry_out(const request& what, int socket) {
-  if (std::holds_alternative<yield_request>(what)) {
+reply service::carry_out(const request& request, int socket) {
+  if (std::holds_alternative<yield_request>(request)) {
     check_yield(socket);
     return yielded{};
   }
-  if (const auto* const open = std::get_if<open_request>(&what)) {
+  if (const auto* const open = std::get_if<open_request>(&request)) {
     return opened{domains_.open(open->domain)};
   }
-  if (const auto* const close = std::get_if<close_request>(&what)) {
+  if (const auto* const close = std::get_if<close_request>(&request)) {
     domains_.close(close->domain);
     return closed{};
   }
-  if (const auto* const set = std::get_if<set_quotas_request>(&what)) {
+  if (const auto* const set = std::get_if<set_quotas_request>(&request)) {
     domains_.set_quotas(set->text);
     return quotas_set{};
   }
-  if (const auto* const read = std::get_if<usage_request>(&what)) {
+  if (const auto* const read = std::get_if<usage_request>(&request)) {
     return domains_.read_usage(read->domain);
   }
-  if (const auto* const lost = std::get_if<lose_device_request>(&what)) {
+  if (const auto* const lost = std::get_if<lose_device_request>(&request)) {
     domains_.lose_device(lost->uuid, lost->pci_address);
     return device_lost{};
   }
-  if (std::holds_alternative<broker_request>(what)) {
+  if (std::holds_alternative<broker_request>(request)) {
     return domains_.read_broker();
   }
-  if (const auto* const read = std::get_if<statistics_request>(&what)) {
+  if (const auto* const read = std::get_if<statistics_request>(&request)) {
     return domains_.read_statistics(read->domain);
   }
-  if (const auto* const list = std::get_if<segments_request>(&what)) {
+  if (const auto* const list = std::get_if<segments_request>(&request)) {
     return domains_.list_segments(list->domain, list->slot);
   }
-  if (const auto* const remove = std::get_if<remove_unheld_request>(&what)) {
+  if (const auto* const remove = std::get_if<remove_unheld_request>(&request)) {
     return unheld_removed{domains_.remove_unheld(remove->domain, remove->generation)};
   }
   readings page;
-  const std::string& after = std::get<read_request>(what).after;
+  const std::string& after = std::get<read_request>(request).after;
   for (reading& each : domains_.read()) {
     if (each.domain <= after) {
       continue;

@@ -29,9 +29,9 @@ struct orphan_rules {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class service {
  public:
-  /// `of` must outlive it. The socket and its directory belong to `group`; nothing: this process's.
-  /// Throws `error`: address_in_use, permission_denied, system_error.
-  service(domain_set& of,
+  /// `domains` must outlive it. The socket and its directory belong to `group`; nothing: this
+  /// process's. Throws `error`: address_in_use, permission_denied, system_error.
+  service(domain_set& domains,
           const std::string& run_dir,
           std::optional<gid_t> group = {},
           orphan_rules rules = {});
@@ -44,7 +44,7 @@ class service {
   void stop_threads() noexcept;
   void serve();
   void reply_to_one(int socket);
-  [[nodiscard]] reply carry_out(const request& what, int socket);
+  [[nodiscard]] reply carry_out(const request& request, int socket);
   void check_yield(int socket) const;
 
   domain_set& domains_;

@@ -38,22 +38,22 @@ start_counts read_start_counts(const std::string& path) {
   if (!text) {
     return {};
   }
-  const auto found = parsed(*text);
-  if (!found) {
+  const auto document = parsed(*text);
+  if (!document) {
     base::log(log_level::warning,
               path + " is damaged: starts and takeovers are counted from 0 again");
   }
-  return found.value_or(start_counts{});
+  return document.value_or(start_counts{});
 }
 
-void add_start(start_counts& to, const std::string& path, keeper::start_reason why) {
-  ++to.starts;
-  to.takeovers += why == keeper::start_reason::takeover ? 1 : 0;
-  to.failed_takeovers += why == keeper::start_reason::failed_takeover ? 1 : 0;
+void add_start(start_counts& counts, const std::string& path, keeper::start_reason why) {
+  ++counts.starts;
+  counts.takeovers += why == keeper::start_reason::takeover ? 1 : 0;
+  counts.failed_takeovers += why == keeper::start_reason::failed_takeover ? 1 : 0;
   try {
     base::staged_file file("count this start", path);
-    file.write(std::to_string(to.starts) + ' ' + std::to_string(to.takeovers) + ' ' +
-               std::to_string(to.failed_takeovers) + ' ');
+    file.write(std::to_string(counts.starts) + ' ' + std::to_string(counts.takeovers) + ' ' +
+               std::to_string(counts.failed_takeovers) + ' ');
     file.commit();
   } catch (const error& failure) {
     base::log(log_level::warning, failure.what());

@@ -21,6 +21,6 @@ struct start_counts {
 /// Those in the file; zero, and logs why, if there are none. Throws std::bad_alloc.
 [[nodiscard]] start_counts read_start_counts(const std::string& path);
 /// Adds a start, also to the file. A file that cannot be written is logged: nothing depends on it.
-void add_start(start_counts& to, const std::string& path, keeper::start_reason why);
+void add_start(start_counts& counts, const std::string& path, keeper::start_reason why);
 
 }  // namespace gpushm::domains

@@ -19,17 +19,19 @@ std::uint64_t milliseconds_since(std::chrono::steady_clock::time_point begin) {
 }
 
 principal_statistics row_of(std::string name, const core::node::amounts& used) {
-  const auto of = [&](core::resource what) { return used.at(static_cast<std::size_t>(what)); };
+  const auto used_of = [&](core::resource resource) {
+    return used.at(static_cast<std::size_t>(resource));
+  };
   using core::resource;
   return {std::move(name),
-          of(resource::connections),
-          of(resource::segments),
-          of(resource::host_bytes),
-          of(resource::gpu_bytes),
-          of(resource::memory_bytes),
-          of(resource::descriptors),
-          of(resource::subscriptions),
-          of(resource::waiting_opens)};
+          used_of(resource::connections),
+          used_of(resource::segments),
+          used_of(resource::host_bytes),
+          used_of(resource::gpu_bytes),
+          used_of(resource::memory_bytes),
+          used_of(resource::descriptors),
+          used_of(resource::subscriptions),
+          used_of(resource::waiting_opens)};
 }
 
 }  // namespace
@@ -71,7 +73,7 @@ domain_statistics statistics_of(const core::domain& domain,
   }
   std::stable_sort(result.refusals.begin(),
                    result.refusals.end(),
-                   [](const auto& one, const auto& other) { return one.count > other.count; });
+                   [](const auto& left, const auto& right) { return left.count > right.count; });
   result.refusals.resize(std::min(result.refusals.size(), max_refusals));
   for (const auto& each : requests.latencies()) {
     result.latencies.push_back({std::string(to_string(each.what)), each.counts, each.sum_ns});
@@ -79,16 +81,16 @@ domain_statistics statistics_of(const core::domain& domain,
   return result;
 }
 
-void add_survey(domain_statistics& to, const core::segment_survey& from) {
-  to.channels = from.channels;
-  to.unheld = {from.unheld.segments, from.unheld.bytes, 0};
-  to.fence_waits = {from.ending.segments,
-                    from.ending.bytes,
-                    from.ending_since ? milliseconds_since(*from.ending_since) : 0};
-  for (std::size_t i = 0; i < from.by_kind.size(); ++i) {
-    const core::segment_survey::part& each = from.by_kind.at(i);
+void add_survey(domain_statistics& statistics, const core::segment_survey& survey) {
+  statistics.channels = survey.channels;
+  statistics.unheld = {survey.unheld.segments, survey.unheld.bytes, 0};
+  statistics.fence_waits = {survey.ending.segments,
+                            survey.ending.bytes,
+                            survey.ending_since ? milliseconds_since(*survey.ending_since) : 0};
+  for (std::size_t i = 0; i < survey.by_kind.size(); ++i) {
+    const core::segment_survey::part& each = survey.by_kind.at(i);
     if (each.segments != 0) {
-      to.kinds.push_back(
+      statistics.kinds.push_back(
           {std::string(to_string(static_cast<backend>(i))), {each.segments, each.bytes, 0}});
     }
   }

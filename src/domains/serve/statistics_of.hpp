@@ -16,6 +16,6 @@ namespace gpushm::domains {
                                               const broker_detail::request_counts& requests,
                                               const broker_detail::report_counts& reports = {});
 /// Precondition: the survey is complete. Throws std::bad_alloc.
-void add_survey(domain_statistics& to, const core::segment_survey& from);
+void add_survey(domain_statistics& statistics, const core::segment_survey& survey);
 
 }  // namespace gpushm::domains

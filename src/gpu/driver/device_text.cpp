@@ -16,7 +16,7 @@ constexpr std::size_t min_uuid_characters = 8;
 }  // namespace
 
 gpu_information parse_gpu_information(std::string_view text) {
-  gpu_information found;
+  gpu_information information;
   while (!text.empty()) {
     const auto end = text.find('\n');
     const std::string_view line = text.substr(0, end);
@@ -29,12 +29,12 @@ gpu_information parse_gpu_information(std::string_view text) {
     const std::string_view value = base::trim(line.substr(colon + 1));
     if (key == "Device Minor") {
       const auto minor = base::number<std::int32_t>(value, 10);
-      found.minor = minor && *minor >= 0 ? *minor : -1;
+      information.minor = minor && *minor >= 0 ? *minor : -1;
     } else if (key == "GPU UUID" && value.find('?') == std::string_view::npos) {
-      found.uuid = value;
+      information.uuid = value;
     }
   }
-  return found;
+  return information;
 }
 
 std::optional<std::string> normal_pci_address(std::string_view text) {

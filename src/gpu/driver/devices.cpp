@@ -26,55 +26,55 @@ gpu describe(const cuda_driver& cu, int ordinal) {
   const auto check = [&](cuda::CUresult result, std::string_view call) {
     cuda_driver::check(result, operation, object, call);
   };
-  gpu found;
-  found.ordinal = ordinal;
-  check(cu->cuDeviceGet(&found.handle, ordinal), "cuDeviceGet");
+  gpu gpu;
+  gpu.ordinal = ordinal;
+  check(cu->cuDeviceGet(&gpu.handle, ordinal), "cuDeviceGet");
 
   std::array<char, 256> text{};
-  check(cu->cuDeviceGetName(text.data(), static_cast<int>(text.size()) - 1, found.handle),
+  check(cu->cuDeviceGetName(text.data(), static_cast<int>(text.size()) - 1, gpu.handle),
         "cuDeviceGetName");
-  found.name = text.data();
+  gpu.name = text.data();
 
   text.fill('\0');
-  check(cu->cuDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()) - 1, found.handle),
+  check(cu->cuDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()) - 1, gpu.handle),
         "cuDeviceGetPCIBusId");
-  found.id.pci_address = normal_pci_address(text.data()).value_or(std::string());
+  gpu.id.pci_address = normal_pci_address(text.data()).value_or(std::string());
 
   std::size_t total = 0;
-  check(cu->cuDeviceTotalMem_v2(&total, found.handle), "cuDeviceTotalMem");
-  found.total_bytes = total;
+  check(cu->cuDeviceTotalMem_v2(&total, gpu.handle), "cuDeviceTotalMem");
+  gpu.total_bytes = total;
 
   cuda::CUuuid uuid{};
-  check(cu->cuDeviceGetUuid_v2(&uuid, found.handle), "cuDeviceGetUuid");
+  check(cu->cuDeviceGetUuid_v2(&uuid, gpu.handle), "cuDeviceGetUuid");
 
   gpu_information information;
-  if (!found.id.pci_address.empty()) {
+  if (!gpu.id.pci_address.empty()) {
     const auto content = base::read_small_file(proc_root() + "/driver/nvidia/gpus/" +
-                                               found.id.pci_address + "/information");
+                                               gpu.id.pci_address + "/information");
     information = parse_gpu_information(content.value_or(std::string()));
   }
-  found.id.minor = information.minor;
+  gpu.id.minor = information.minor;
 
   // CUDA has no attribute for MIG instances. A MIG instance's UUID differs from its GPU's, and its
   // name contains "MIG".
   const std::string as_gpu = uuid_text("GPU-", uuid.bytes);
-  const bool mig = found.name.find(" MIG ") != std::string::npos ||
+  const bool mig = gpu.name.find(" MIG ") != std::string::npos ||
                    (!information.uuid.empty() && information.uuid != as_gpu);
-  found.id.kind = mig ? device_kind::mig : device_kind::gpu;
-  found.id.uuid = mig ? uuid_text("MIG-", uuid.bytes) : as_gpu;
-  return found;
+  gpu.id.kind = mig ? device_kind::mig : device_kind::gpu;
+  gpu.id.uuid = mig ? uuid_text("MIG-", uuid.bytes) : as_gpu;
+  return gpu;
 }
 
 std::vector<gpu> list() {
   const cuda_driver& cu = cuda_driver::instance();
   int count = 0;
   cuda_driver::check(cu->cuDeviceGetCount(&count), operation, {}, "cuDeviceGetCount");
-  std::vector<gpu> found;
-  found.reserve(static_cast<std::size_t>(count));
+  std::vector<gpu> gpus;
+  gpus.reserve(static_cast<std::size_t>(count));
   for (int ordinal = 0; ordinal < count; ++ordinal) {
-    found.push_back(describe(cu, ordinal));
+    gpus.push_back(describe(cu, ordinal));
   }
-  return found;
+  return gpus;
 }
 
 constexpr std::string_view notations =

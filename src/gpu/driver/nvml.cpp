@@ -191,7 +191,7 @@ std::string nvml_library::nvml_version() const {
 std::vector<nvml_gpu> nvml_library::gpus() const {
   unsigned int count = 0;
   check(functions_.nvmlDeviceGetCount_v2(&count), {}, "nvmlDeviceGetCount");
-  std::vector<nvml_gpu> found;
+  std::vector<nvml_gpu> gpus;
   for (unsigned int index = 0; index < count; ++index) {
     nvml::nvmlDevice_t device = nullptr;
     const nvml::nvmlReturn_t result = functions_.nvmlDeviceGetHandleByIndex_v2(index, &device);
@@ -225,9 +225,9 @@ std::vector<nvml_gpu> nvml_library::gpus() const {
     check(functions_.nvmlDeviceGetMemoryInfo(device, &memory), object, "nvmlDeviceGetMemoryInfo");
     entry.total_bytes = memory.total;
     entry.free_bytes = memory.free;
-    found.push_back(std::move(entry));
+    gpus.push_back(std::move(entry));
   }
-  return found;
+  return gpus;
 }
 
 }  // namespace gpushm::driver

@@ -13,18 +13,18 @@ namespace gpushm::driver {
 namespace {
 
 /// Logs once per process: the line would be the same for every chunk.
-void log_without_rdma(const gpu& on, const std::string& why) {
+void log_without_rdma(const gpu& gpu, const std::string& why) {
   static std::atomic<bool> logged{false};
   if (!logged.exchange(true, std::memory_order_relaxed)) {
     base::log(log_level::warning,
-              on.id.uuid + ": memory is allocated without GPUDirect RDMA although the GPU " +
+              gpu.id.uuid + ": memory is allocated without GPUDirect RDMA although the GPU " +
                   "supports it: " + why);
   }
 }
 
 /// Calls `call(properties)`, and again without gpuDirectRDMACapable if it fails with it.
 template <typename Call>
-cuda::CUresult with_or_without_rdma(const gpu& on,
+cuda::CUresult with_or_without_rdma(const gpu& gpu,
                                     cuda::CUmemAllocationProp& properties,
                                     std::string_view name,
                                     Call&& call) {
@@ -35,7 +35,7 @@ cuda::CUresult with_or_without_rdma(const gpu& on,
   properties.allocFlags.gpuDirectRDMACapable = 0;
   const cuda::CUresult second = call(properties);
   if (second == cuda::CUDA_SUCCESS) {
-    log_without_rdma(on, std::string(name) + ": " + result_text(first));
+    log_without_rdma(gpu, std::string(name) + ": " + result_text(first));
   }
   return second;
 }
@@ -59,29 +59,29 @@ cuda::CUmemAllocationProp shareable_properties(cuda::CUdevice device) {
   return properties;
 }
 
-cuda::CUresult shareable_granularity(const gpu& on,
+cuda::CUresult shareable_granularity(const gpu& gpu,
                                      cuda::CUmemAllocationProp& properties,
                                      std::size_t* granularity_bytes) {
   const cuda_driver& cu = cuda_driver::instance();
   return with_or_without_rdma(
-      on,
+      gpu,
       properties,
       "cuMemGetAllocationGranularity",
-      [&](const cuda::CUmemAllocationProp& wanted) {
+      [&](const cuda::CUmemAllocationProp& expected) {
         return cu->cuMemGetAllocationGranularity(
-            granularity_bytes, &wanted, cuda::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+            granularity_bytes, &expected, cuda::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
       });
 }
 
-cuda::CUresult create_shareable(const gpu& on,
+cuda::CUresult create_shareable(const gpu& gpu,
                                 cuda::CUmemAllocationProp& properties,
                                 std::size_t size_bytes,
                                 unique_allocation& memory) {
   const cuda_driver& cu = cuda_driver::instance();
   const cuda::CUresult result = with_or_without_rdma(
-      on, properties, "cuMemCreate", [&](const cuda::CUmemAllocationProp& wanted) {
+      gpu, properties, "cuMemCreate", [&](const cuda::CUmemAllocationProp& expected) {
         cuda::CUmemGenericAllocationHandle handle = 0;
-        const cuda::CUresult status = cu->cuMemCreate(&handle, size_bytes, &wanted, 0);
+        const cuda::CUresult status = cu->cuMemCreate(&handle, size_bytes, &expected, 0);
         if (status == cuda::CUDA_SUCCESS) {
           memory = unique_allocation(handle);
         }
@@ -91,7 +91,7 @@ cuda::CUresult create_shareable(const gpu& on,
   if (result == cuda::CUDA_SUCCESS && properties.allocFlags.gpuDirectRDMACapable != 0 &&
       cu->cuMemGetAllocationPropertiesFromHandle(&actual, memory.get()) == cuda::CUDA_SUCCESS &&
       actual.allocFlags.gpuDirectRDMACapable == 0) {
-    log_without_rdma(on, "cuMemCreate ignored gpuDirectRDMACapable");
+    log_without_rdma(gpu, "cuMemCreate ignored gpuDirectRDMACapable");
   }
   return result;
 }

@@ -22,13 +22,13 @@ namespace gpushm::driver {
 
 /// cuMemGetAllocationGranularity, the recommended one, in bytes. Clears gpuDirectRDMACapable in
 /// `properties` if the driver rejects it.
-[[nodiscard]] cuda::CUresult shareable_granularity(const gpu& on,
+[[nodiscard]] cuda::CUresult shareable_granularity(const gpu& gpu,
                                                    cuda::CUmemAllocationProp& properties,
                                                    std::size_t* granularity_bytes);
 
 /// cuMemCreate into `memory`. Clears gpuDirectRDMACapable in `properties` if the driver rejects it.
 /// Also checks whether the memory has the requested properties, and logs a difference.
-[[nodiscard]] cuda::CUresult create_shareable(const gpu& on,
+[[nodiscard]] cuda::CUresult create_shareable(const gpu& gpu,
                                               cuda::CUmemAllocationProp& properties,
                                               std::size_t size_bytes,
                                               unique_allocation& memory);

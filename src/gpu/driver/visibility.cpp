@@ -124,18 +124,18 @@ void check_visible(const device_id& device) {
   if (device.kind == device_kind::host || device.minor < 0) {
     return;
   }
-  results& all = known_results();
+  results& results = known_results();
   std::optional<std::optional<error>> known;
   {
-    const std::lock_guard lock(all.mutex);
-    if (const auto at = all.of_minor.find(device.minor); at != all.of_minor.end()) {
+    const std::lock_guard lock(results.mutex);
+    if (const auto at = results.of_minor.find(device.minor); at != results.of_minor.end()) {
       known = at->second;
     }
   }
   if (!known) {
     known = try_to_open(device);
-    const std::lock_guard lock(all.mutex);
-    all.of_minor.emplace(device.minor, *known);
+    const std::lock_guard lock(results.mutex);
+    results.of_minor.emplace(device.minor, *known);
   }
   if (*known) {
     throw error(**known);

@@ -48,7 +48,7 @@ void ordered_stores::follow(cuda::CUstream stream,
 
 void ordered_stores::enqueue(cuda::CUstream stream,
                              cuda::CUdeviceptr address,
-                             stored_word what,
+                             stored_word word,
                              std::span<const stream_point> points,
                              std::string_view operation,
                              std::string_view object) {
@@ -58,8 +58,8 @@ void ordered_stores::enqueue(cuda::CUstream stream,
     each.enqueue_wait(stream, operation, object);
   }
   use_streams();
-  enqueue_signal(stream, address, what.word, object);
-  note(id, what, std::nullopt);
+  enqueue_signal(stream, address, word.word, object);
+  note(id, word, std::nullopt);
   try {
     last_->done = stream_point::record(stream, operation, object);
   } catch (const error&) {  // NOLINT(bugprone-empty-catch): the store was enqueued
@@ -78,29 +78,29 @@ const stream_point* ordered_stores::last_open(std::string_view operation,
 }
 
 bool ordered_stores::store(std::optional<cuda::CUstream> on,
-                           stored_word what,
+                           stored_word word,
                            std::span<const stream_point> points,
                            const std::function<cuda::CUdeviceptr(cuda::CUstream)>& address,
                            std::string_view operation,
                            std::string_view object) {
   if (on) {
-    enqueue(*on, address(*on), what, points, operation, object);
+    enqueue(*on, address(*on), word, points, operation, object);
     return true;
   }
   const auto open = std::find_if(
       points.begin(), points.end(), [](const stream_point& each) { return !each.is_reached(); });
   const stream_point* const behind = open == points.end() ? last_open(operation, object) : &*open;
   if (behind == nullptr) {
-    const auto result = what.is_flags ? word_.store(what.word) : word_.signal(what.word);
+    const auto result = word.is_flags ? word_.store(word.word) : word_.signal(word.word);
     if (result == sync::signal_result::closed) {
       return false;
     }
-    last_stored_ = what;
+    last_stored_ = word;
     last_.reset();
     return true;
   }
   const cuda::CUstream stream = own_stream(behind->context(), operation, object);
-  enqueue(stream, address(stream), what, points, operation, object);
+  enqueue(stream, address(stream), word, points, operation, object);
   return true;
 }
 

@@ -44,7 +44,7 @@ class ordered_stores {
   /// Does not wait for streams.
   ~ordered_stores();
 
-  /// Stores `what` after every store before, and when `points` are reached: on the stream `on`, or
+  /// Stores `word` after every store before, and when `points` are reached: on the stream `on`, or
   /// by the CPU; there now if that is possible, otherwise behind them, on a stream of this object.
   /// Does not wait. `address`: returns the address of the word for a stream. Returns false, and
   /// stores nothing, if the CPU finds that the word has ended. Throws driver_error,
@@ -52,7 +52,7 @@ class ordered_stores {
   /// store may have the same value. Precondition: a value is larger than the last one; the stream
   /// is not captured.
   bool store(std::optional<cuda::CUstream> on,
-             stored_word what,
+             stored_word word,
              std::span<const stream_point> points,
              const std::function<cuda::CUdeviceptr(cuda::CUstream)>& address,
              std::string_view operation,
@@ -69,8 +69,8 @@ class ordered_stores {
   /// Readers learn that streams store, too.
   void use_streams() noexcept { word_.use_streams(); }
   /// After: `done` is reached when it was stored; missing: not known, as of a graph.
-  void note(std::uint64_t id, stored_word what, std::optional<stream_point> done) noexcept {
-    last_stored_ = what;
+  void note(std::uint64_t id, stored_word word, std::optional<stream_point> done) noexcept {
+    last_stored_ = word;
     last_ = enqueued{id, std::move(done)};
   }
 
@@ -95,7 +95,7 @@ class ordered_stores {
 
   void enqueue(cuda::CUstream stream,
                cuda::CUdeviceptr address,
-               stored_word what,
+               stored_word word,
                std::span<const stream_point> points,
                std::string_view operation,
                std::string_view object);

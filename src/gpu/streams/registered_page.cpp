@@ -20,15 +20,15 @@ cuda::CUcontext context_of(const cuda_driver& cu,
                            std::string_view operation,
                            std::string_view object) {
   cuda::CUcontext context = nullptr;
-  const cuda::CUresult found = cu->cuStreamGetCtx(stream, &context);
-  if (found == cuda::CUDA_ERROR_INVALID_CONTEXT) {
+  const cuda::CUresult result = cu->cuStreamGetCtx(stream, &context);
+  if (result == cuda::CUDA_ERROR_INVALID_CONTEXT) {
     throw error(errc::driver_error,
                 operation,
                 object,
                 "no CUDA context is current on this thread",
                 "select a GPU first (cudaSetDevice), or pass a stream that is not the default one");
   }
-  cuda_driver::check(found, operation, object, "cuStreamGetCtx");
+  cuda_driver::check(result, operation, object, "cuStreamGetCtx");
   cuda::CUdevice device = 0;
   {
     const driver::context_scope scope(context, operation, object);

@@ -56,9 +56,9 @@ namespace {
 
 using driver_operations = std::array<cuda::CUstreamBatchMemOpParams, max_operations>;
 
-driver_operations to_driver(std::span<const operation> what) {
+driver_operations to_driver(std::span<const operation> batch) {
   driver_operations result{};
-  std::transform(what.begin(), what.end(), result.begin(), [](const operation& each) {
+  std::transform(batch.begin(), batch.end(), result.begin(), [](const operation& each) {
     const bool stores = each.what == operation::kind::store;
     const unsigned int flags =
         stores ? static_cast<unsigned int>(cuda::CU_STREAM_WRITE_VALUE_DEFAULT)
@@ -80,12 +80,12 @@ driver_operations to_driver(std::span<const operation> what) {
 namespace {
 
 void enqueue_together(cuda::CUstream stream,
-                      std::span<const operation> what,
+                      std::span<const operation> batch,
                       std::string_view object) {
-  driver_operations operations = to_driver(what);
+  driver_operations operations = to_driver(batch);
   const cuda_driver& cu = cuda_driver::instance();
   check_operation(cu->cuStreamBatchMemOp_v2(
-                      stream, static_cast<unsigned int>(what.size()), operations.data(), 0),
+                      stream, static_cast<unsigned int>(batch.size()), operations.data(), 0),
                   "batch",
                   object,
                   "cuStreamBatchMemOp");
@@ -93,13 +93,13 @@ void enqueue_together(cuda::CUstream stream,
 
 }  // namespace
 
-void enqueue(cuda::CUstream stream, std::span<const operation> what, std::string_view object) {
-  if (what.empty()) {
+void enqueue(cuda::CUstream stream, std::span<const operation> batch, std::string_view object) {
+  if (batch.empty()) {
     return;
   }
-  const operation& first = what.front();
-  if (what.size() != 1 || first.what == operation::kind::wait_any_bit) {
-    enqueue_together(stream, what, object);
+  const operation& first = batch.front();
+  if (batch.size() != 1 || first.what == operation::kind::wait_any_bit) {
+    enqueue_together(stream, batch, object);
   } else if (first.what == operation::kind::store) {
     enqueue_signal(stream, first.address, first.value, object);
   } else {
@@ -107,8 +107,10 @@ void enqueue(cuda::CUstream stream, std::span<const operation> what, std::string
   }
 }
 
-graph_node record(cuda::CUstream stream, std::span<const operation> what, std::string_view object) {
-  enqueue_together(stream, what, object);
+graph_node record(cuda::CUstream stream,
+                  std::span<const operation> batch,
+                  std::string_view object) {
+  enqueue_together(stream, batch, object);
   const cuda_driver& cu = cuda_driver::instance();
   cuda::CUstreamCaptureStatus status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
   const cuda::CUgraphNode* last = nullptr;
@@ -133,14 +135,14 @@ graph_node record(cuda::CUstream stream, std::span<const operation> what, std::s
 }
 
 void set_operations(cuda::CUgraphExec executable,
-                    const graph_node& of,
-                    std::span<const operation> what,
+                    const graph_node& node,
+                    std::span<const operation> batch,
                     std::string_view object) {
-  driver_operations operations = to_driver(what);
+  driver_operations operations = to_driver(batch);
   const cuda_driver& cu = cuda_driver::instance();
   const cuda::CUDA_BATCH_MEM_OP_NODE_PARAMS values{
-      of.context, static_cast<unsigned int>(what.size()), operations.data(), 0};
-  cuda_driver::check(cu->cuGraphExecBatchMemOpNodeSetParams(executable, of.node, &values),
+      node.context, static_cast<unsigned int>(batch.size()), operations.data(), 0};
+  cuda_driver::check(cu->cuGraphExecBatchMemOpNodeSetParams(executable, node.node, &values),
                      "set values",
                      object,
                      "cuGraphExecBatchMemOpNodeSetParams");

@@ -43,22 +43,22 @@ void enqueue_wait(cuda::CUstream stream,
                   std::string_view object);
 /// Enqueues all, in this order, by one call of the driver. Precondition: not more than
 /// `max_operations`.
-void enqueue(cuda::CUstream stream, std::span<const operation> what, std::string_view object);
+void enqueue(cuda::CUstream stream, std::span<const operation> batch, std::string_view object);
 
 /// Operations that a graph contains.
 struct graph_node {
   cuda::CUgraphNode node = nullptr;
   cuda::CUcontext context = nullptr;
 };
-/// As `enqueue`, on a stream that is captured. `what` must not be empty. Throws driver_error.
+/// As `enqueue`, on a stream that is captured. `batch` must not be empty. Throws driver_error.
 [[nodiscard]] graph_node record(cuda::CUstream stream,
-                                std::span<const operation> what,
+                                std::span<const operation> batch,
                                 std::string_view object);
 /// Sets the operations of the next launches of `executable`, which was made of the node's graph.
 /// Throws driver_error, and then nothing is changed.
 void set_operations(cuda::CUgraphExec executable,
-                    const graph_node& of,
-                    std::span<const operation> what,
+                    const graph_node& node,
+                    std::span<const operation> batch,
                     std::string_view object);
 
 /// Whether calls on `stream` are recorded for a graph instead of executed.

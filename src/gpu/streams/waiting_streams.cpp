@@ -43,10 +43,10 @@ void waiting_streams::drop_met(queue& ended) {
 }
 
 std::optional<counted_wait> waiting_streams::add(std::uint64_t stream,
-                                                 const sync::timeline_reader& on,
-                                                 const sync::condition& wanted,
+                                                 const sync::timeline_reader& reader,
+                                                 const sync::condition& condition,
                                                  std::shared_ptr<const void> owner) {
-  if (wanted.is_met_by(on.word().load(std::memory_order_relaxed))) {
+  if (condition.is_met_by(reader.word().load(std::memory_order_relaxed))) {
     return counted_wait();
   }
   queue ended;  // the last owner of a page calls the driver: not with the lock held
@@ -63,18 +63,18 @@ std::optional<counted_wait> waiting_streams::add(std::uint64_t stream,
     }
     at = streams_.emplace(stream, queue()).first;
   }
-  at->second.push_back({++last_number_, on, wanted, std::move(owner)});
+  at->second.push_back({++last_number_, reader, condition, std::move(owner)});
   return counted_wait(*this, stream, last_number_);
 }
 
 void waiting_streams::cancel(std::uint64_t stream, std::uint64_t number) noexcept {
   std::shared_ptr<const void> owner;  // not destroyed with the lock held, as above
   const std::lock_guard lock(mutex_);
-  const auto of = streams_.find(stream);
-  if (of == streams_.end()) {
+  const auto entry = streams_.find(stream);
+  if (entry == streams_.end()) {
     return;
   }
-  queue& waits = of->second;
+  queue& waits = entry->second;
   const auto at = std::find_if(
       waits.begin(), waits.end(), [&](const pending& each) { return each.number == number; });
   if (at == waits.end()) {
@@ -83,7 +83,7 @@ void waiting_streams::cancel(std::uint64_t stream, std::uint64_t number) noexcep
   owner = std::move(at->owner);
   waits.erase(at);
   if (waits.empty()) {
-    streams_.erase(of);
+    streams_.erase(entry);
   }
 }
 

@@ -24,8 +24,8 @@ class counted_wait {
  public:
   /// One that need not be counted, because it is met already.
   counted_wait() noexcept = default;
-  counted_wait(waiting_streams& in, std::uint64_t stream, std::uint64_t number) noexcept
-      : in_(&in), stream_(stream), number_(number) {}
+  counted_wait(waiting_streams& streams, std::uint64_t stream, std::uint64_t number) noexcept
+      : in_(&streams), stream_(stream), number_(number) {}
   counted_wait(const counted_wait&) = delete;
   counted_wait& operator=(const counted_wait&) = delete;
   counted_wait(counted_wait&& other) noexcept
@@ -60,12 +60,12 @@ class waiting_streams {
   /// `connections`: as CUDA uses them.
   explicit waiting_streams(std::uint32_t connections) noexcept;
 
-  /// Counts a wait for `wanted` that will be enqueued on the stream with the id `stream`
+  /// Counts a wait for `condition` that will be enqueued on the stream with the id `stream`
   /// (streams::stream_id). Returns nullopt, and counts nothing, if that stream would be one too
-  /// many. `owner` keeps what `on` reads.
+  /// many. `owner` keeps what `reader` reads.
   [[nodiscard]] std::optional<counted_wait> add(std::uint64_t stream,
-                                                const sync::timeline_reader& on,
-                                                const sync::condition& wanted,
+                                                const sync::timeline_reader& reader,
+                                                const sync::condition& condition,
                                                 std::shared_ptr<const void> owner);
   /// Streams with a wait that has not been seen met.
   [[nodiscard]] std::size_t count();

@@ -86,7 +86,7 @@ struct root {
 };
 
 const std::vector<root>& roots() {
-  static const std::vector<root> all{
+  static const std::vector<root> roots{
       {"selinux", {"device-nodes", "gpu-nodes", "cuinit", "nvml", "gpus", "mig"}, "it may not use"},
       {"selinux", {"broker"}, "it may not connect"},
       {"uvm-major", {"device-nodes", "cuinit", "gpus"}},
@@ -95,25 +95,25 @@ const std::vector<root>& roots() {
       {"gpu-nodes", {"cuinit"}},
       {"mig", {"cuinit"}},
   };
-  return all;
+  return roots;
 }
 
-bool is_wrong(const check& one) {
-  return one.result == verdict::problem || one.result == verdict::warning;
+bool is_wrong(const check& check) {
+  return check.result == verdict::problem || check.result == verdict::warning;
 }
 
-void follow(check& one, std::string_view root) {
-  one.result = verdict::note;
-  one.follows = root;
-  one.why = "follows from " + std::string(root);
-  one.remedy.clear();
+void follow(check& check, std::string_view root) {
+  check.result = verdict::note;
+  check.follows = root;
+  check.why = "follows from " + std::string(root);
+  check.remedy.clear();
 }
 
 /// Turns consequences of a problem into notes: acting on them would not help.
 void mark_consequences(std::vector<check>& checks) {
   const auto find = [&checks](std::string_view id) {
     return std::find_if(
-        checks.begin(), checks.end(), [id](const check& one) { return one.id == id; });
+        checks.begin(), checks.end(), [id](const check& check) { return check.id == id; });
   };
   for (const root& each : roots()) {
     const auto cause = find(each.id);
@@ -130,8 +130,8 @@ void mark_consequences(std::vector<check>& checks) {
 }
 
 /// Checks of the usual driver's parts, which machines without it do not have.
-void mark_parts_of_usual_driver(const facts& all, std::vector<check>& checks) {
-  if (all.platform.empty()) {
+void mark_parts_of_usual_driver(const facts& facts, std::vector<check>& checks) {
+  if (facts.platform.empty()) {
     return;
   }
   static constexpr auto parts = std::to_array<std::string_view>({"driver-match",
@@ -149,7 +149,7 @@ void mark_parts_of_usual_driver(const facts& all, std::vector<check>& checks) {
     }
     if (std::find(parts.begin(), parts.end(), each.id) != parts.end()) {
       follow(each, "platform");
-    } else if (std::string remedy = rules::platform_remedy(all, each.id); !remedy.empty()) {
+    } else if (std::string remedy = rules::platform_remedy(facts, each.id); !remedy.empty()) {
       each.remedy = std::move(remedy);
     }
   }
@@ -161,26 +161,26 @@ std::span<const std::string_view> check_ids() noexcept {
   return ids;
 }
 
-std::vector<check> examine(const facts& all) {
+std::vector<check> examine(const facts& facts) {
   std::vector<check> checks;
   for (const rule& each : every) {
-    check result = each.apply(all);
+    check result = each.apply(facts);
     result.id = each.id;
     result.section = each.section;
     checks.push_back(std::move(result));
   }
-  mark_parts_of_usual_driver(all, checks);
+  mark_parts_of_usual_driver(facts, checks);
   mark_consequences(checks);
   return checks;
 }
 
-std::string driver_problem(const facts& all) {
+std::string driver_problem(const facts& facts) {
   const auto shown = [](const gpu_facts& gpu) { return !gpu.cuda.empty(); };
-  if (!rules::driver_expected(all) || std::any_of(all.gpus.begin(), all.gpus.end(), shown)) {
+  if (!rules::driver_expected(facts) || std::any_of(facts.gpus.begin(), facts.gpus.end(), shown)) {
     return {};
   }
   for (const auto apply : {rules::cuinit, rules::libcuda}) {
-    const check result = apply(all);
+    const check result = apply(facts);
     if (result.result == verdict::problem) {
       return result.seen;
     }

@@ -47,10 +47,10 @@ struct check {
 /// The ids of all checks, in the order in which they are shown.
 [[nodiscard]] std::span<const std::string_view> check_ids() noexcept;
 
-/// Applies every rule to `all`, in the order of `check_ids`; returns each id exactly once.
-[[nodiscard]] std::vector<check> examine(const facts& all);
+/// Applies every rule to `facts`, in the order of `check_ids`; returns each id exactly once.
+[[nodiscard]] std::vector<check> examine(const facts& facts);
 
 /// Why no program can use CUDA here, in one line; empty if CUDA works or there is no driver.
-[[nodiscard]] std::string driver_problem(const facts& all);
+[[nodiscard]] std::string driver_problem(const facts& facts);
 
 }  // namespace gpushm::inspect

@@ -32,17 +32,17 @@ std::string file_name(const cdi_facts& document) {
 }
 
 /// The document that takes precedence over one in /etc/cdi; null: none.
-const cdi_facts* superseding(const facts& all, const cdi_facts& document) {
+const cdi_facts* superseding(const facts& facts, const cdi_facts& document) {
   const auto found =
-      std::find_if(all.cdi.begin(), all.cdi.end(), [&document](const cdi_facts& each) {
+      std::find_if(facts.cdi.begin(), facts.cdi.end(), [&document](const cdi_facts& each) {
         return is_volatile(each) && each.kind == document.kind && each.problem.empty();
       });
-  return is_volatile(document) || found == all.cdi.end() ? nullptr : &*found;
+  return is_volatile(document) || found == facts.cdi.end() ? nullptr : &*found;
 }
 
 /// For documents of the kind nvidia.com/…, which several programs write.
-std::string nvidia_remedy(const facts& all, const cdi_facts& document) {
-  if (const cdi_facts* other = superseding(all, document)) {
+std::string nvidia_remedy(const facts& facts, const cdi_facts& document) {
+  if (const cdi_facts* other = superseding(facts, document)) {
     return fmt::format(
         "rm {}: {} defines these devices, and is written again when the driver "
         "changes",
@@ -69,13 +69,13 @@ std::string nvidia_remedy(const facts& all, const cdi_facts& document) {
 }
 
 /// The document's writer, and how to make it write again.
-std::string cdi_remedy(const facts& all, const cdi_facts& document) {
+std::string cdi_remedy(const facts& facts, const cdi_facts& document) {
   if (document.problem.find(" is also in ") != std::string::npos) {
     return "remove one of the two files, or the device from one of them";
   }
   const std::string vendor = vendor_of(document);
   if (vendor == "nvidia.com") {
-    return nvidia_remedy(all, document);
+    return nvidia_remedy(facts, document);
   }
   if (vendor == "k8s.device-plugin.nvidia.com") {
     return "restart the pod of NVIDIA's device plugin on this node, which writes it (kubectl "
@@ -111,13 +111,13 @@ std::string cdi_remedy(const facts& all, const cdi_facts& document) {
 
 }  // namespace
 
-check cdi(const facts& all) {
-  if (all.cdi.empty()) {
+check cdi(const facts& facts) {
+  if (facts.cdi.empty()) {
     return finding(verdict::not_applicable, "no CDI document in /etc/cdi or /var/run/cdi");
   }
   std::size_t devices = 0;
   const cdi_facts* wrong = nullptr;
-  for (const cdi_facts& each : all.cdi) {
+  for (const cdi_facts& each : facts.cdi) {
     devices += each.devices.size();
     // Documents for GPUs or domains take precedence over others.
     if (!each.problem.empty() && (wrong == nullptr || (is_of_gpus(each) && !is_of_gpus(*wrong)))) {
@@ -132,12 +132,12 @@ check cdi(const facts& all) {
                        ? fmt::format("it is for {}, so no NVIDIA GPU depends on it", wrong->kind)
                        : "container engines then report \"unresolvable CDI devices\", or start "
                          "containers without the GPU",
-                   cdi_remedy(all, *wrong));
+                   cdi_remedy(facts, *wrong));
   }
   return finding(verdict::ok,
                  fmt::format("{} {}, {} devices",
-                             all.cdi.size(),
-                             all.cdi.size() == 1 ? "document" : "documents",
+                             facts.cdi.size(),
+                             facts.cdi.size() == 1 ? "document" : "documents",
                              devices));
 }
 

@@ -29,9 +29,9 @@ bool is_all(const std::string& text) {
   return text == "all" || text == "void" || text == "none";
 }
 
-std::size_t openable_gpus(const facts& all) {
+std::size_t openable_gpus(const facts& facts) {
   return static_cast<std::size_t>(
-      std::count_if(all.gpus.begin(), all.gpus.end(), [](const gpu_facts& each) {
+      std::count_if(facts.gpus.begin(), facts.gpus.end(), [](const gpu_facts& each) {
         return each.open_error == 0;
       }));
 }
@@ -42,16 +42,16 @@ struct visible_list {
   std::string stop;        ///< the first entry that matches no GPU; empty: all match
 };
 
-visible_list read_visible(const facts& all, const std::string& text) {
+visible_list read_visible(const facts& facts, const std::string& text) {
   visible_list read;
-  const std::size_t count = openable_gpus(all);
+  const std::size_t count = openable_gpus(facts);
   for (const std::string_view entry : base::split(text, ",")) {
     const std::string_view name = base::trim(entry);
     bool known = false;
     if (const auto ordinal = base::number<int>(name)) {
       known = *ordinal >= 0 && static_cast<std::size_t>(*ordinal) < count;
     } else {
-      known = std::any_of(all.gpus.begin(), all.gpus.end(), [&](const gpu_facts& each) {
+      known = std::any_of(facts.gpus.begin(), facts.gpus.end(), [&](const gpu_facts& each) {
         return (!name.empty() && each.uuid.starts_with(name) && each.open_error == 0) ||
                (each.nvml && std::any_of(each.nvml->mig_instances.begin(),
                                          each.nvml->mig_instances.end(),
@@ -71,13 +71,13 @@ visible_list read_visible(const facts& all, const std::string& text) {
 
 }  // namespace
 
-check device_nodes(const facts& all) {
-  if (!driver_expected(all)) {
+check device_nodes(const facts& facts) {
+  if (!driver_expected(facts)) {
     return finding(verdict::not_applicable, "no NVIDIA driver");
   }
   std::string denied;
   int worst = 0;
-  for (const device_node_facts& node : all.nodes) {
+  for (const device_node_facts& node : facts.nodes) {
     if (node.path != "/dev/nvidiactl" && node.path != "/dev/nvidia-uvm") {
       continue;
     }
@@ -95,11 +95,11 @@ check device_nodes(const facts& all) {
                  remedy_for(worst));
 }
 
-check gpu_nodes(const facts& all) {
+check gpu_nodes(const facts& facts) {
   std::string denied;
   std::size_t known = 0;
   int last = 0;
-  for (const gpu_facts& gpu : all.gpus) {
+  for (const gpu_facts& gpu : facts.gpus) {
     if (!gpu.open_error) {
       continue;
     }
@@ -116,15 +116,15 @@ check gpu_nodes(const facts& all) {
   if (known == 0) {
     return finding(
         verdict::not_applicable,
-        all.gpus.empty() ? "no GPU" : unknown("the GPUs' device numbers are not visible"));
+        facts.gpus.empty() ? "no GPU" : unknown("the GPUs' device numbers are not visible"));
   }
-  const std::size_t open = openable_gpus(all);
+  const std::size_t open = openable_gpus(facts);
   const std::string counts = fmt::format("{} of {} can be opened", open, known);
   if (open == known) {
     return finding(verdict::ok, counts);
   }
   // A container gets only the GPUs that it requested.
-  const bool by_intent = in_container(all.self) && last != EACCES && last != ENXIO;
+  const bool by_intent = in_container(facts.self) && last != EACCES && last != ENXIO;
   return finding(
       open == 0   ? verdict::problem
       : by_intent ? verdict::note
@@ -135,9 +135,9 @@ check gpu_nodes(const facts& all) {
       remedy_for(last));
 }
 
-check uvm_major(const facts& all) {
+check uvm_major(const facts& facts) {
   std::string right;
-  for (const device_node_facts& node : all.nodes) {
+  for (const device_node_facts& node : facts.nodes) {
     if (!node.status || !node.expected_major || node.status->type != "character device") {
       continue;
     }
@@ -151,9 +151,9 @@ check uvm_major(const facts& all) {
           "the major number is reassigned when the module is loaded; nvidia-smi still works with a "
           "stale node, but cuInit fails",
           fmt::format("{}rm {}; nvidia-modprobe -u -c 0{}",
-                      in_container(all.self) ? "on the host: " : "",
+                      in_container(facts.self) ? "on the host: " : "",
                       node.path,
-                      in_container(all.self) ? "; then restart the container" : ""));
+                      in_container(facts.self) ? "; then restart the container" : ""));
     }
     if (node.path == "/dev/nvidia-uvm") {
       right = fmt::format("nvidia-uvm has the kernel's major {}", node.status->major);
@@ -166,23 +166,23 @@ check uvm_major(const facts& all) {
   return finding(verdict::ok, right);
 }
 
-check visible_devices(const facts& all) {
-  const auto cuda = all.self.variables.find("CUDA_VISIBLE_DEVICES");
-  const auto nvidia = all.self.variables.find("NVIDIA_VISIBLE_DEVICES");
-  if (cuda == all.self.variables.end() && nvidia == all.self.variables.end()) {
-    return finding(driver_expected(all) ? verdict::ok : verdict::not_applicable,
+check visible_devices(const facts& facts) {
+  const auto cuda = facts.self.variables.find("CUDA_VISIBLE_DEVICES");
+  const auto nvidia = facts.self.variables.find("NVIDIA_VISIBLE_DEVICES");
+  if (cuda == facts.self.variables.end() && nvidia == facts.self.variables.end()) {
+    return finding(driver_expected(facts) ? verdict::ok : verdict::not_applicable,
                    "neither CUDA_VISIBLE_DEVICES nor NVIDIA_VISIBLE_DEVICES is set");
   }
   std::string seen;
   std::string why;
-  if (cuda != all.self.variables.end()) {
+  if (cuda != facts.self.variables.end()) {
     seen = "CUDA_VISIBLE_DEVICES=" + cuda->second;
   }
-  if (nvidia != all.self.variables.end()) {
+  if (nvidia != facts.self.variables.end()) {
     seen += (seen.empty() ? "" : ", ") + ("NVIDIA_VISIBLE_DEVICES=" + nvidia->second);
   }
-  if (nvidia != all.self.variables.end() && nvidia->second != "void" && nvidia->second != "none" &&
-      !nvidia->second.empty() && openable_gpus(all) == 0) {
+  if (nvidia != facts.self.variables.end() && nvidia->second != "void" &&
+      nvidia->second != "none" && !nvidia->second.empty() && openable_gpus(facts) == 0) {
     return finding(
         verdict::problem,
         seen,
@@ -190,8 +190,8 @@ check visible_devices(const facts& all) {
         "container; CUDA does not read that variable",
         "run with the nvidia runtime (runtimeClassName: nvidia), or with CDI");
   }
-  if (cuda != all.self.variables.end() && openable_gpus(all) > 0) {
-    const visible_list read = read_visible(all, cuda->second);
+  if (cuda != facts.self.variables.end() && openable_gpus(facts) > 0) {
+    const visible_list read = read_visible(facts, cuda->second);
     const std::string stops =
         fmt::format("CUDA stops at \"{}\", which names no GPU that it can use here", read.stop);
     if (read.useful == 0) {
@@ -212,13 +212,13 @@ check visible_devices(const facts& all) {
           fmt::format("remove \"{}\" from CUDA_VISIBLE_DEVICES, or give this container that GPU",
                       read.stop));
     }
-    if (read.useful < openable_gpus(all)) {
+    if (read.useful < openable_gpus(facts)) {
       why =
           "it hides GPUs from enumeration; memory on them can still be opened: only the device "
           "node matters";
     }
   }
-  if (nvidia != all.self.variables.end() && !is_all(nvidia->second) && why.empty()) {
+  if (nvidia != facts.self.variables.end() && !is_all(nvidia->second) && why.empty()) {
     why = "only the container toolkit reads NVIDIA_VISIBLE_DEVICES; CUDA does not";
   }
   return finding(verdict::ok, seen, why);

@@ -57,13 +57,13 @@ int branch_of(const std::string& driver_version) {
 
 }  // namespace
 
-check libcuda(const facts& all) {
-  const cuda_view& cuda = all.driver.cuda;
+check libcuda(const facts& facts) {
+  const cuda_view& cuda = facts.driver.cuda;
   if (!cuda.library.empty()) {
     return finding(verdict::ok, cuda.library);
   }
-  if (!all.libcuda_files.empty() && all.driver.failure.empty()) {
-    const std::string& file = all.libcuda_files.front();
+  if (!facts.libcuda_files.empty() && facts.driver.failure.empty()) {
+    const std::string& file = facts.libcuda_files.front();
     return finding(
         verdict::problem,
         file + " exists, but the loader does not find libcuda.so.1",
@@ -71,11 +71,11 @@ check libcuda(const facts& all) {
         fmt::format("run ldconfig as root, or export LD_LIBRARY_PATH={}:$LD_LIBRARY_PATH",
                     file.substr(0, file.rfind('/'))));
   }
-  if (!all.libcuda_files.empty()) {
+  if (!facts.libcuda_files.empty()) {
     return finding(verdict::not_applicable,
-                   unknown(all.libcuda_files.front() + " was not loaded: see cuinit"));
+                   unknown(facts.libcuda_files.front() + " was not loaded: see cuinit"));
   }
-  if (!driver_expected(all)) {
+  if (!driver_expected(facts)) {
     return finding(verdict::not_applicable,
                    "no NVIDIA driver",
                    "segments in host memory work without a driver");
@@ -84,24 +84,24 @@ check libcuda(const facts& all) {
       verdict::problem,
       "no libcuda.so.1, though the machine has NVIDIA's kernel module or device nodes",
       "without the driver's library no process can use a GPU",
-      in_container(all.self) ? start_with_driver : "install the driver's libraries: libcuda1");
+      in_container(facts.self) ? start_with_driver : "install the driver's libraries: libcuda1");
 }
 
-check driver_match(const facts& all) {
-  if (all.module_version.empty() || all.libcuda_version.empty()) {
+check driver_match(const facts& facts) {
+  if (facts.module_version.empty() || facts.libcuda_version.empty()) {
     return finding(
         verdict::not_applicable,
-        unknown(all.module_version.empty() ? "the kernel module's version is not visible"
-                                           : "the library's file name contains no version"));
+        unknown(facts.module_version.empty() ? "the kernel module's version is not visible"
+                                             : "the library's file name contains no version"));
   }
   const std::string versions = fmt::format("kernel module {}{}, library {}",
-                                           all.module_version,
-                                           all.open_module ? " (open)" : "",
-                                           all.libcuda_version);
-  if (!all.compat_version.empty()) {
+                                           facts.module_version,
+                                           facts.open_module ? " (open)" : "",
+                                           facts.libcuda_version);
+  if (!facts.compat_version.empty()) {
     return finding(verdict::ok, versions + " (forward compatibility package)");
   }
-  if (all.module_version == all.libcuda_version) {
+  if (facts.module_version == facts.libcuda_version) {
     return finding(verdict::ok, versions);
   }
   return finding(
@@ -109,24 +109,24 @@ check driver_match(const facts& all) {
       versions,
       "library and module must have the same version: cuInit fails with "
       "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803), NVML with \"Driver/library version mismatch\"",
-      in_container(all.self)
+      in_container(facts.self)
           ? "restart the container: the host's driver was updated after it started"
           : fmt::format("reboot; or {}, then modprobe -r nvidia_uvm nvidia_drm nvidia_modeset "
                         "nvidia && modprobe nvidia",
-                        release_gpus(all)));
+                        release_gpus(facts)));
 }
 
-check cuda_compat(const facts& all) {
+check cuda_compat(const facts& facts) {
   const auto newest = std::max_element(
-      all.toolkits.begin(), all.toolkits.end(), [](const toolkit_facts& a, const toolkit_facts& b) {
-        return a.version < b.version;
-      });
-  const int branch = branch_of(all.module_version);
+      facts.toolkits.begin(),
+      facts.toolkits.end(),
+      [](const toolkit_facts& a, const toolkit_facts& b) { return a.version < b.version; });
+  const int branch = branch_of(facts.module_version);
   const int driver =
-      all.driver.cuda.version != 0 ? all.driver.cuda.version : cuda_of_branch(branch);
-  if (newest == all.toolkits.end() || driver == 0) {
+      facts.driver.cuda.version != 0 ? facts.driver.cuda.version : cuda_of_branch(branch);
+  if (newest == facts.toolkits.end() || driver == 0) {
     return finding(verdict::not_applicable,
-                   newest == all.toolkits.end()
+                   newest == facts.toolkits.end()
                        ? "no CUDA toolkit or runtime found in the usual places"
                        : unknown("the driver's CUDA version is not visible"));
   }
@@ -158,12 +158,12 @@ check cuda_compat(const facts& all) {
                   newest->version % 1000 / 10));
 }
 
-check nvml(const facts& all) {
-  const nvml_view& view = all.driver.nvml;
-  if (!driver_expected(all) && view.library.empty()) {
+check nvml(const facts& facts) {
+  const nvml_view& view = facts.driver.nvml;
+  if (!driver_expected(facts) && view.library.empty()) {
     return finding(verdict::not_applicable, "no NVIDIA driver");
   }
-  if (!all.driver.failure.empty()) {
+  if (!facts.driver.failure.empty()) {
     return finding(verdict::not_applicable, unknown("NVML was not called: see cuinit"));
   }
   if (view.problem.empty()) {
@@ -186,12 +186,12 @@ check nvml(const facts& all) {
             "a container's devices)");
 }
 
-check cuinit(const facts& all) {
-  const cuda_view& view = all.driver.cuda;
-  if (!all.driver.failure.empty()) {
+check cuinit(const facts& facts) {
+  const cuda_view& view = facts.driver.cuda;
+  if (!facts.driver.failure.empty()) {
     return finding(
         verdict::problem,
-        "querying the driver: " + all.driver.failure,
+        "querying the driver: " + facts.driver.failure,
         "every CUDA program will fail the same way here",
         "run nvidia-smi and dmesg on the host; a GPU that fell off the bus needs a reset");
   }

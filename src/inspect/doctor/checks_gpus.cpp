@@ -12,14 +12,14 @@ namespace gpushm::inspect::rules {
 namespace {
 
 template <typename Known>
-bool none_known(const facts& all, Known&& known) {
-  return std::none_of(all.gpus.begin(), all.gpus.end(), known);
+bool none_known(const facts& facts, Known&& known) {
+  return std::none_of(facts.gpus.begin(), facts.gpus.end(), known);
 }
 
 /// The result of a rule whose value is unknown for every GPU.
-check not_reported(const facts& all) {
+check not_reported(const facts& facts) {
   return finding(verdict::not_applicable,
-                 all.gpus.empty() ? "no GPU" : unknown("the driver does not report it"));
+                 facts.gpus.empty() ? "no GPU" : unknown("the driver does not report it"));
 }
 
 bool has_cuda(const gpu_facts& gpu) {
@@ -43,9 +43,9 @@ std::string compute_mode_of(const gpu_facts& gpu) {
 }
 
 /// "NVIDIA H200" three times as "3 x NVIDIA H200".
-std::string names_of(const facts& all) {
+std::string names_of(const facts& facts) {
   std::map<std::string, int> counts;
-  for (const gpu_facts& gpu : all.gpus) {
+  for (const gpu_facts& gpu : facts.gpus) {
     ++counts[gpu.name.empty() ? "GPU" : gpu.name];
   }
   std::string text;
@@ -57,39 +57,39 @@ std::string names_of(const facts& all) {
 
 }  // namespace
 
-check gpus(const facts& all) {
-  if (all.gpus.empty()) {
+check gpus(const facts& facts) {
+  if (facts.gpus.empty()) {
     return finding(verdict::not_applicable, "no GPU");
   }
-  std::string seen = names_of(all) + ":";
-  for (const gpu_facts& gpu : all.gpus) {
+  std::string seen = names_of(facts) + ":";
+  for (const gpu_facts& gpu : facts.gpus) {
     seen += " " + (gpu.uuid.empty() ? gpu.pci_address : gpu.uuid);
     seen += gpu.sharing.empty() || gpu.sharing == "full" ? "" : fmt::format(" ({})", gpu.sharing);
   }
-  for (const gpu_facts& gpu : all.gpus) {
+  for (const gpu_facts& gpu : facts.gpus) {
     const bool shown = gpu.nvml.has_value() || !gpu.cuda.empty();
-    if (gpu.open_error == 0 && !shown && all.driver.nvml.problem.empty() &&
-        all.driver.failure.empty()) {
+    if (gpu.open_error == 0 && !shown && facts.driver.nvml.problem.empty() &&
+        facts.driver.failure.empty()) {
       return finding(verdict::problem,
                      short_name(gpu) + " can be opened, but neither NVML nor CUDA lists it",
                      "the kernel module lists the GPU, but it does not respond",
                      fmt::format("on the host: dmesg | grep NVRM; {}; then nvidia-smi --gpu-reset, "
                                  "or a reboot",
-                                 release_gpus(all)));
+                                 release_gpus(facts)));
     }
   }
   return finding(verdict::ok, seen);
 }
 
-check mig(const facts& all) {
-  if (none_known(all, [](const gpu_facts& gpu) {
+check mig(const facts& facts) {
+  if (none_known(facts, [](const gpu_facts& gpu) {
         return gpu.nvml && (gpu.nvml->mig.has_value() || !gpu.nvml->uuid.empty());
       })) {
-    return not_reported(all);
+    return not_reported(facts);
   }
   std::size_t instances = 0;
   bool on = false;
-  for (const gpu_facts& gpu : all.gpus) {
+  for (const gpu_facts& gpu : facts.gpus) {
     if (!gpu.nvml) {
       continue;
     }
@@ -103,7 +103,7 @@ check mig(const facts& all) {
           fmt::format("in a container: request nvidia.com/mig-…; on the host: nvidia-smi mig -lgip "
                       "lists the profiles of this GPU, and nvidia-smi mig -cgi ID -C creates an "
                       "instance; or to end MIG mode, {}, then nvidia-smi -mig 0",
-                      release_gpus(all)));
+                      release_gpus(facts)));
     }
     if (gpu.nvml->mig && gpu.nvml->mig_pending && *gpu.nvml->mig != *gpu.nvml->mig_pending) {
       return finding(verdict::warning,
@@ -111,10 +111,10 @@ check mig(const facts& all) {
                                  short_name(gpu),
                                  *gpu.nvml->mig_pending ? "on" : "off"),
                      "the mode does not change before the reset",
-                     release_gpus(all) + "; then nvidia-smi --gpu-reset");
+                     release_gpus(facts) + "; then nvidia-smi --gpu-reset");
     }
   }
-  for (const device_node_facts& node : all.nodes) {
+  for (const device_node_facts& node : facts.nodes) {
     if (on && node.path.starts_with("/dev/nvidia-caps/") && node.open_error == EACCES) {
       return finding(verdict::problem,
                      not_opened(node),
@@ -130,11 +130,11 @@ check mig(const facts& all) {
                  "memory is shared within an instance only: instances have no peer access");
 }
 
-check compute_mode(const facts& all) {
-  if (none_known(all, [](const gpu_facts& gpu) { return !compute_mode_of(gpu).empty(); })) {
-    return not_reported(all);
+check compute_mode(const facts& facts) {
+  if (none_known(facts, [](const gpu_facts& gpu) { return !compute_mode_of(gpu).empty(); })) {
+    return not_reported(facts);
   }
-  for (const gpu_facts& gpu : all.gpus) {
+  for (const gpu_facts& gpu : facts.gpus) {
     const std::string mode = compute_mode_of(gpu);
     if (mode.empty() || mode == "default") {
       continue;
@@ -149,11 +149,11 @@ check compute_mode(const facts& all) {
   return finding(verdict::ok, "default");
 }
 
-check mps(const facts& all) {
-  if (all.gpus.empty()) {
+check mps(const facts& facts) {
+  if (facts.gpus.empty()) {
     return finding(verdict::not_applicable, "no GPU");
   }
-  if (!all.mps) {
+  if (!facts.mps) {
     return finding(verdict::ok, "MPS is not running");
   }
   return finding(verdict::warning,
@@ -162,14 +162,14 @@ check mps(const facts& all) {
                  "nothing, if MPS is intended; echo quit | nvidia-cuda-mps-control stops it");
 }
 
-check virtualization(const facts& all) {
-  if (none_known(all, [](const gpu_facts& gpu) {
+check virtualization(const facts& facts) {
+  if (none_known(facts, [](const gpu_facts& gpu) {
         return gpu.nvml && !gpu.nvml->virtualization.empty();
       })) {
-    return not_reported(all);
+    return not_reported(facts);
   }
   std::string seen;
-  for (const gpu_facts& gpu : all.gpus) {
+  for (const gpu_facts& gpu : facts.gpus) {
     if (!gpu.nvml || gpu.nvml->virtualization.empty()) {
       continue;
     }
@@ -186,16 +186,16 @@ check virtualization(const facts& all) {
   return finding(verdict::ok, seen);
 }
 
-check persistence(const facts& all) {
-  if (none_known(all, [](const gpu_facts& gpu) {
+check persistence(const facts& facts) {
+  if (none_known(facts, [](const gpu_facts& gpu) {
         return gpu.nvml && gpu.nvml->persistence.has_value();
       })) {
-    return not_reported(all);
+    return not_reported(facts);
   }
-  const auto off = std::find_if(all.gpus.begin(), all.gpus.end(), [](const gpu_facts& gpu) {
+  const auto off = std::find_if(facts.gpus.begin(), facts.gpus.end(), [](const gpu_facts& gpu) {
     return gpu.nvml && gpu.nvml->persistence == false;
   });
-  if (off == all.gpus.end()) {
+  if (off == facts.gpus.end()) {
     return finding(verdict::ok, "on");
   }
   return finding(verdict::warning,
@@ -204,24 +204,25 @@ check persistence(const facts& all) {
                  "on the host: systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1");
 }
 
-check xid(const facts& all) {
-  if (!all.xids_readable) {
+check xid(const facts& facts) {
+  if (!facts.xids_readable) {
     return finding(verdict::not_applicable,
                    unknown("this process may not read the kernel's log"),
                    {},
                    "on the host: dmesg | grep Xid");
   }
-  if (all.xids.empty()) {
-    return finding(driver_expected(all) ? verdict::ok : verdict::not_applicable,
+  if (facts.xids.empty()) {
+    return finding(driver_expected(facts) ? verdict::ok : verdict::not_applicable,
                    "none in the kernel's log");
   }
-  const auto hardware = std::find_if(all.xids.rbegin(), all.xids.rend(), [](const xid_facts& each) {
-    return each.number > 0 && driver::is_xid_of(driver::xid_kind::needs_reset,
-                                                static_cast<std::uint64_t>(each.number));
-  });
-  const std::string count = fmt::format("{} in the kernel's log, such as ", all.xids.size());
-  if (hardware == all.xids.rend()) {
-    const xid_facts& last = all.xids.back();
+  const auto hardware =
+      std::find_if(facts.xids.rbegin(), facts.xids.rend(), [](const xid_facts& each) {
+        return each.number > 0 && driver::is_xid_of(driver::xid_kind::needs_reset,
+                                                    static_cast<std::uint64_t>(each.number));
+      });
+  const std::string count = fmt::format("{} in the kernel's log, such as ", facts.xids.size());
+  if (hardware == facts.xids.rend()) {
+    const xid_facts& last = facts.xids.back();
     const driver::known_xid* const known =
         last.number > 0 ? driver::find_xid(static_cast<std::uint64_t>(last.number)) : nullptr;
     if (known == nullptr) {
@@ -246,14 +247,14 @@ check xid(const facts& all) {
                  "the GPU itself has failed; its memory contents are lost",
                  fmt::format("drain the node; {}; then nvidia-smi --gpu-reset, or a reboot; see "
                              "NVIDIA's Xid catalogue",
-                             release_gpus(all)));
+                             release_gpus(facts)));
 }
 
-check vmm_support(const facts& all) {
-  if (none_known(all, has_cuda)) {
-    return not_reported(all);
+check vmm_support(const facts& facts) {
+  if (none_known(facts, has_cuda)) {
+    return not_reported(facts);
   }
-  for (const gpu_facts& gpu : all.gpus) {
+  for (const gpu_facts& gpu : facts.gpus) {
     for (const cuda_gpu_view& each : gpu.cuda) {
       if (each.vmm == false || each.file_handles == false) {
         return finding(verdict::problem,
@@ -267,16 +268,16 @@ check vmm_support(const facts& all) {
                  "virtual memory and its export as file descriptors work on every GPU");
 }
 
-check rdma(const facts& all) {
-  if (none_known(all, [](const gpu_facts& gpu) {
+check rdma(const facts& facts) {
+  if (none_known(facts, [](const gpu_facts& gpu) {
         return has_cuda(gpu) && gpu.cuda.front().rdma_vmm.has_value();
       })) {
-    return not_reported(all);
+    return not_reported(facts);
   }
   std::string with;
   std::string without;
   bool only_plain = false;
-  for (const gpu_facts& gpu : all.gpus) {
+  for (const gpu_facts& gpu : facts.gpus) {
     if (!has_cuda(gpu)) {
       continue;
     }
@@ -303,9 +304,9 @@ check rdma(const facts& all) {
                  : "use device host, whose memory can be registered with the NIC, or another GPU");
 }
 
-check peer_access(const facts& all) {
+check peer_access(const facts& facts) {
   std::size_t known = 0;
-  for (const pair_facts& pair : all.pairs) {
+  for (const pair_facts& pair : facts.pairs) {
     if (!pair.access) {
       continue;
     }
@@ -314,14 +315,14 @@ check peer_access(const facts& all) {
       return finding(
           verdict::warning,
           fmt::format("{} has no peer access to {}",
-                      short_name(all.gpus[pair.from]),
-                      short_name(all.gpus[pair.to])),
+                      short_name(facts.gpus[pair.from]),
+                      short_name(facts.gpus[pair.to])),
           "memory on one GPU cannot be mapped on the other; opening it with device= the other "
           "fails",
           "use one GPU on both sides; nvidia-smi topo -p2p r shows why (MIG, IOMMU, ACS)");
     }
   }
-  for (const gpu_facts& gpu : all.gpus) {
+  for (const gpu_facts& gpu : facts.gpus) {
     if (!gpu.nvml) {
       continue;
     }
@@ -339,11 +340,11 @@ check peer_access(const facts& all) {
   if (known == 0) {
     return finding(
         verdict::not_applicable,
-        all.gpus.size() < 2 ? "needs two GPUs" : unknown("CUDA shows fewer than two GPUs"));
+        facts.gpus.size() < 2 ? "needs two GPUs" : unknown("CUDA shows fewer than two GPUs"));
   }
   std::string seen = "every GPU that CUDA shows has peer access to every other";
   const auto fastest = std::max_element(
-      all.pairs.begin(), all.pairs.end(), [](const pair_facts& a, const pair_facts& b) {
+      facts.pairs.begin(), facts.pairs.end(), [](const pair_facts& a, const pair_facts& b) {
         return a.links < b.links;
       });
   if (fastest->links > 0) {
@@ -354,8 +355,8 @@ check peer_access(const facts& all) {
   return finding(verdict::ok, seen);
 }
 
-check imex(const facts& all) {
-  for (const device_node_facts& node : all.nodes) {
+check imex(const facts& facts) {
+  for (const device_node_facts& node : facts.nodes) {
     if (node.path.starts_with("/dev/nvidia-caps-imex-channels/") && node.open_error != 0) {
       return finding(
           verdict::warning,
@@ -364,14 +365,14 @@ check imex(const facts& all) {
           "give the container the channel: a ComputeDomain's claim, or the channel's CDI device");
     }
   }
-  if (all.imex_channels.empty()) {
+  if (facts.imex_channels.empty()) {
     return finding(
         verdict::not_applicable,
         "no IMEX channel",
         "fabric handles then fail with CUDA_ERROR_NOT_PERMITTED (800), whatever the device's "
         "attribute says; sharing on one machine does not need them");
   }
-  return finding(verdict::ok, fmt::format("{} IMEX channels", all.imex_channels.size()));
+  return finding(verdict::ok, fmt::format("{} IMEX channels", facts.imex_channels.size()));
 }
 
 }  // namespace gpushm::inspect::rules

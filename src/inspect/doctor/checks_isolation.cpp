@@ -22,8 +22,8 @@ std::optional<bool> is_host(const process_facts& process, const char* kind) {
 
 }  // namespace
 
-check container(const facts& all) {
-  const container_facts& inside = all.self.container;
+check container(const facts& facts) {
+  const container_facts& inside = facts.self.container;
   if (inside.runtime.empty()) {
     return finding(verdict::ok, "no container");
   }
@@ -38,7 +38,7 @@ check container(const facts& all) {
   } else if (!inside.pod_uid.empty()) {
     seen += ", pod uid " + inside.pod_uid;
   }
-  if (!all.gvisor) {
+  if (!facts.gvisor) {
     return finding(verdict::ok, seen);
   }
   return finding(
@@ -49,9 +49,9 @@ check container(const facts& all) {
       "gpushm doctor without --no-selftest shows what works; otherwise use runc");
 }
 
-check namespaces(const facts& all) {
+check namespaces(const facts& facts) {
   std::string seen;
-  for (const auto& [kind, each] : all.self.namespaces) {
+  for (const auto& [kind, each] : facts.self.namespaces) {
     if (each.id != 0) {
       seen += (seen.empty() ? "" : ", ") + kind + " " +
               (!each.host   ? unknown("the host's is not visible")
@@ -63,15 +63,15 @@ check namespaces(const facts& all) {
     return finding(verdict::not_applicable, unknown("the namespaces are not visible"));
   }
   seen += "; PID";
-  for (const int each : all.self.nspid) {
+  for (const int each : facts.self.nspid) {
     seen += " " + std::to_string(each);
   }
   return finding(verdict::ok, seen);
 }
 
-check pid_namespace(const facts& all) {
-  const auto host = is_host(all.self, "pid");
-  const int own = all.self.nspid.empty() ? all.self.pid : all.self.nspid.back();
+check pid_namespace(const facts& facts) {
+  const auto host = is_host(facts.self, "pid");
+  const int own = facts.self.nspid.empty() ? facts.self.pid : facts.self.nspid.back();
   const std::string pid = "; this process is PID " + std::to_string(own);
   if (!host) {
     return finding(verdict::not_applicable, unknown("the PID namespace is not visible") + pid);
@@ -88,8 +88,8 @@ check pid_namespace(const facts& all) {
       "needed");
 }
 
-check user_namespace(const facts& all) {
-  const auto host = is_host(all.self, "user");
+check user_namespace(const facts& facts) {
+  const auto host = is_host(facts.self, "user");
   if (!host) {
     return finding(verdict::not_applicable, unknown("the user namespace is not visible"));
   }
@@ -103,14 +103,14 @@ check user_namespace(const facts& all) {
                  "nothing, if each domain has one tenant; otherwise use one domain per tenant");
 }
 
-check host_namespaces(const facts& all) {
-  if (!in_container(all.self)) {
+check host_namespaces(const facts& facts) {
+  if (!in_container(facts.self)) {
     return finding(verdict::not_applicable, "no container");
   }
   std::string shared;
   for (const auto& [kind, line] :
        {std::pair<const char*, const char*>{"pid", "hostPID: true"}, {"ipc", "hostIPC: true"}}) {
-    if (is_host(all.self, kind) == true) {
+    if (is_host(facts.self, kind) == true) {
       shared += (shared.empty() ? "" : " and ") + std::string(line);
     }
   }
@@ -123,18 +123,18 @@ check host_namespaces(const facts& all) {
                  "delete " + shared + " from the pod, and share through gpushm");
 }
 
-check privileges(const facts& all) {
-  std::string seen = "uid " + std::to_string(all.self.uid);
-  if (all.self.capabilities) {
-    seen += *all.self.capabilities == 0 ? ", no capability" : ", with capabilities";
+check privileges(const facts& facts) {
+  std::string seen = "uid " + std::to_string(facts.self.uid);
+  if (facts.self.capabilities) {
+    seen += *facts.self.capabilities == 0 ? ", no capability" : ", with capabilities";
   }
-  if (all.self.no_new_privileges) {
-    seen += *all.self.no_new_privileges ? ", no new privileges" : "";
+  if (facts.self.no_new_privileges) {
+    seen += *facts.self.no_new_privileges ? ", no new privileges" : "";
   }
-  if (all.self.seccomp >= 0) {
-    seen += all.self.seccomp == 2 ? ", seccomp filter" : ", no seccomp filter";
+  if (facts.self.seccomp >= 0) {
+    seen += facts.self.seccomp == 2 ? ", seccomp filter" : ", no seccomp filter";
   }
-  if (in_container(all.self) && has(all.self.capabilities, cap_sys_admin)) {
+  if (in_container(facts.self) && has(facts.self.capabilities, cap_sys_admin)) {
     return finding(
         verdict::warning,
         seen,
@@ -145,12 +145,12 @@ check privileges(const facts& all) {
   return finding(verdict::ok, seen);
 }
 
-check ptrace(const facts& all) {
-  if (!all.ptrace_scope) {
+check ptrace(const facts& facts) {
+  if (!facts.ptrace_scope) {
     return finding(verdict::not_applicable, "no Yama");
   }
-  const std::string scope = "Yama ptrace_scope is " + std::to_string(*all.ptrace_scope);
-  if (*all.ptrace_scope == 0 || has(all.self.capabilities, cap_sys_ptrace)) {
+  const std::string scope = "Yama ptrace_scope is " + std::to_string(*facts.ptrace_scope);
+  if (*facts.ptrace_scope == 0 || has(facts.self.capabilities, cap_sys_ptrace)) {
     return finding(verdict::ok, scope);
   }
   return finding(
@@ -161,14 +161,14 @@ check ptrace(const facts& all) {
       "share through gpushm; or on the host: sysctl kernel.yama.ptrace_scope=0");
 }
 
-check shm(const facts& all) {
-  if (all.shm_bytes == 0) {
+check shm(const facts& facts) {
+  if (facts.shm_bytes == 0) {
     return finding(verdict::not_applicable, "no /dev/shm");
   }
   const std::string size =
-      base::size_text(all.shm_bytes) + (all.shm_private ? ", this container's own" : "");
+      base::size_text(facts.shm_bytes) + (facts.shm_private ? ", this container's own" : "");
   constexpr std::uint64_t default_of_engines = 64U << 20U;
-  if (all.shm_bytes > default_of_engines) {
+  if (facts.shm_bytes > default_of_engines) {
     return finding(verdict::ok, size);
   }
   return finding(
@@ -179,17 +179,17 @@ check shm(const facts& all) {
       "mount an emptyDir with medium: Memory at /dev/shm, or --shm-size=8g");
 }
 
-check limits(const facts& all) {
-  if (all.self.limits.empty()) {
+check limits(const facts& facts) {
+  if (facts.self.limits.empty()) {
     return finding(verdict::not_applicable, unknown("this process's limits are not visible"));
   }
-  const auto found = all.self.limits.find("Max open files");
-  if (found == all.self.limits.end()) {
+  const auto entry = facts.self.limits.find("Max open files");
+  if (entry == facts.self.limits.end()) {
     return finding(verdict::ok, "no limit on open files");
   }
-  const std::string limit = std::to_string(found->second) + " open files";
+  const std::string limit = std::to_string(entry->second) + " open files";
   constexpr std::uint64_t enough = 1024;
-  if (found->second >= enough) {
+  if (entry->second >= enough) {
     return finding(verdict::ok, limit);
   }
   return finding(
@@ -200,26 +200,27 @@ check limits(const facts& all) {
       "ulimit -n 65536, LimitNOFILE=65536, or the engine's default ulimit");
 }
 
-check broker(const facts& all) {
-  if (!all.broker) {
+check broker(const facts& facts) {
+  if (!facts.broker) {
     return finding(verdict::not_applicable, unknown("no broker was contacted"));
   }
-  if (!all.broker->reachable) {
+  if (!facts.broker->reachable) {
     return finding(
         verdict::warning,
-        all.broker->problem,
+        facts.broker->problem,
         "without a broker, memory can be shared only through tickets and files (gpushm export)",
-        in_container(all.self) ? "mount the domain's directory at /run/gpushm/d/<domain>: --device "
-                                 "gpushm.dev/share=<domain>, or -v"
-                               : "gpushm serve");
+        in_container(facts.self)
+            ? "mount the domain's directory at /run/gpushm/d/<domain>: --device "
+              "gpushm.dev/share=<domain>, or -v"
+            : "gpushm serve");
   }
-  std::string seen = "domain \"" + all.broker->domain + "\" at " + all.broker->socket +
-                     ", protocol " + std::to_string(all.broker->protocol) + ", " +
-                     std::to_string(all.broker->segments) + " segments";
-  if (!all.broker->fence.empty()) {
-    seen += ", fence " + all.broker->fence;
+  std::string seen = "domain \"" + facts.broker->domain + "\" at " + facts.broker->socket +
+                     ", protocol " + std::to_string(facts.broker->protocol) + ", " +
+                     std::to_string(facts.broker->segments) + " segments";
+  if (!facts.broker->fence.empty()) {
+    seen += ", fence " + facts.broker->fence;
   }
-  if (all.broker->fence != "none") {
+  if (facts.broker->fence != "none") {
     return finding(verdict::ok, seen);
   }
   return finding(
@@ -230,10 +231,10 @@ check broker(const facts& all) {
       "use Linux 5.3 or newer, allow pidfd_open, and do not use MPS for processes that share");
 }
 
-check waiting_streams(const facts& all) {
+check waiting_streams(const facts& facts) {
   constexpr const char* variable = driver::connections_variable;
-  const auto set = all.self.variables.find(variable);
-  const bool is_set = set != all.self.variables.end();
+  const auto set = facts.self.variables.find(variable);
+  const bool is_set = set != facts.self.variables.end();
   const std::string seen =
       is_set ? fmt::format("{}={}", variable, set->second) : fmt::format("{} is not set", variable);
   const std::uint32_t connections = driver::connections_in(is_set ? set->second : std::string());

@@ -11,9 +11,9 @@ namespace gpushm::inspect::rules {
 namespace {
 
 /// "1 AMD GPU", "64 AMD GPUs" (or partitions); empty if there is none.
-std::string count_of(const facts& all, std::string_view vendor, const char* maker) {
+std::string count_of(const facts& facts, std::string_view vendor, const char* maker) {
   std::set<std::string> devices;
-  for (const other_gpu_facts& each : all.other_gpus) {
+  for (const other_gpu_facts& each : facts.other_gpus) {
     if (each.vendor == vendor && each.device != "kfd") {
       devices.insert(each.device);
     }
@@ -24,18 +24,18 @@ std::string count_of(const facts& all, std::string_view vendor, const char* make
 }
 
 /// The first node that this process cannot use: missing, or not to be opened.
-const other_gpu_facts* find_unusable(const facts& all) {
-  const auto found =
-      std::find_if(all.other_gpus.begin(), all.other_gpus.end(), [](const other_gpu_facts& each) {
+const other_gpu_facts* find_unusable(const facts& facts) {
+  const auto found = std::find_if(
+      facts.other_gpus.begin(), facts.other_gpus.end(), [](const other_gpu_facts& each) {
         return !each.status || each.open_error != 0;
       });
-  return found == all.other_gpus.end() ? nullptr : &*found;
+  return found == facts.other_gpus.end() ? nullptr : &*found;
 }
 
 /// A vendor of GPUs here without a usable CDI document; empty if each has one.
-std::string without_document(const facts& all) {
-  for (const other_gpu_facts& gpu : all.other_gpus) {
-    if (std::none_of(all.cdi.begin(), all.cdi.end(), [&](const cdi_facts& each) {
+std::string without_document(const facts& facts) {
+  for (const other_gpu_facts& gpu : facts.other_gpus) {
+    if (std::none_of(facts.cdi.begin(), facts.cdi.end(), [&](const cdi_facts& each) {
           return each.kind == gpu.vendor + ".com/gpu" && each.problem.empty();
         })) {
       return gpu.vendor;
@@ -61,16 +61,16 @@ std::string remedy_for(const other_gpu_facts& node) {
 
 }  // namespace
 
-check other_gpus(const facts& all) {
-  if (all.other_gpus.empty()) {
+check other_gpus(const facts& facts) {
+  if (facts.other_gpus.empty()) {
     return finding(verdict::not_applicable, "no GPU of AMD or Intel");
   }
-  std::string seen = count_of(all, "amd", "AMD");
-  const std::string intel = count_of(all, "intel", "Intel");
+  std::string seen = count_of(facts, "amd", "AMD");
+  const std::string intel = count_of(facts, "intel", "Intel");
   seen += (seen.empty() || intel.empty() ? "" : " and ") + intel;
   constexpr const char* why =
       "gpushm describes these GPUs for containers, and does not share memory on them";
-  if (const other_gpu_facts* node = find_unusable(all)) {
+  if (const other_gpu_facts* node = find_unusable(facts)) {
     const int number = node->status ? node->open_error : ENOENT;
     return finding(verdict::note,
                    fmt::format("{}; {} {}", seen, node->path, why_not_opened(number)),
@@ -79,8 +79,8 @@ check other_gpus(const facts& all) {
   }
   seen += "; the nodes can be opened; ";
   // The documents are on the host.
-  if (const std::string vendor = without_document(all);
-      !vendor.empty() && !in_container(all.self)) {
+  if (const std::string vendor = without_document(facts);
+      !vendor.empty() && !in_container(facts.self)) {
     return finding(verdict::note,
                    fmt::format("{}no usable CDI document for {}.com/gpu", seen, vendor),
                    why,
@@ -89,8 +89,9 @@ check other_gpus(const facts& all) {
                                vendor,
                                vendor));
   }
-  return finding(
-      verdict::ok, seen + (in_container(all.self) ? "in a container" : "with CDI documents"), why);
+  return finding(verdict::ok,
+                 seen + (in_container(facts.self) ? "in a container" : "with CDI documents"),
+                 why);
 }
 
 }  // namespace gpushm::inspect::rules

@@ -22,35 +22,35 @@ bool may_open(const party& side, int minor) {
 
 }  // namespace
 
-std::vector<peer_prediction> compare_with_peer(const facts& all) {
+std::vector<peer_prediction> compare_with_peer(const facts& facts) {
   std::vector<peer_prediction> predictions;
-  if (!all.peer) {
+  if (!facts.peer) {
     return predictions;
   }
-  party self = party_of(all.self);
+  party self = party_of(facts.self);
   self.known_minors = true;
-  for (const gpu_facts& each : all.gpus) {
+  for (const gpu_facts& each : facts.gpus) {
     if (each.open_error == 0) {
       self.minors.push_back(each.minor);
     }
   }
-  party peer = party_of(*all.peer);
-  if (all.peer_minors) {
+  party peer = party_of(*facts.peer);
+  if (facts.peer_minors) {
     peer.known_minors = true;
-    peer.minors = *all.peer_minors;
+    peer.minors = *facts.peer_minors;
   }
-  const auto add = [&](std::size_t gpu, int minor, bool to_peer, way how) {
-    predictions.push_back(
-        {gpu,
-         to_peer,
-         how,
-         to_peer ? predict(how, self, peer, minor) : predict(how, peer, self, minor)});
+  const auto add = [&](std::size_t gpu, int minor, bool to_peer, way sharing_way) {
+    predictions.push_back({gpu,
+                           to_peer,
+                           sharing_way,
+                           to_peer ? predict(sharing_way, self, peer, minor)
+                                   : predict(sharing_way, peer, self, minor)});
   };
   for (const bool to_peer : {true, false}) {
     add(0, -1, to_peer, way::host);
   }
-  for (std::size_t gpu = 0; gpu < all.gpus.size(); ++gpu) {
-    const int minor = all.gpus[gpu].minor;
+  for (std::size_t gpu = 0; gpu < facts.gpus.size(); ++gpu) {
+    const int minor = facts.gpus[gpu].minor;
     if (minor < 0 || (!may_open(self, minor) && !may_open(peer, minor))) {
       continue;
     }

@@ -19,6 +19,6 @@ struct peer_prediction {
 
 /// Returns both directions, each way, each GPU that either side may open; way::host once. Empty
 /// without a peer. Pure.
-[[nodiscard]] std::vector<peer_prediction> compare_with_peer(const facts& all);
+[[nodiscard]] std::vector<peer_prediction> compare_with_peer(const facts& facts);
 
 }  // namespace gpushm::inspect

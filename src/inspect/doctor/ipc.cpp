@@ -33,23 +33,23 @@ std::string source_of(const preload_entry& entry) {
   return entry.from_file ? "/etc/ld.so.preload" : "LD_PRELOAD";
 }
 
-check library(const ipc_facts& all) {
-  const auto entry = std::find_if(all.entries.begin(), all.entries.end(), names_library);
+check library(const ipc_facts& facts) {
+  const auto entry = std::find_if(facts.entries.begin(), facts.entries.end(), names_library);
   std::string others;
-  for (const preload_entry& each : all.entries) {
+  for (const preload_entry& each : facts.entries) {
     if (!names_library(each)) {
       others += (others.empty() ? "" : ", ") + each.path + " (" + source_of(each) + ")";
     }
   }
   const std::string beside = others.empty() ? "" : "; also preloaded: " + others;
-  if (!all.loaded.empty()) {
+  if (!facts.loaded.empty()) {
     return finding(verdict::ok,
                    fmt::format("{} is loaded{}{}",
-                               all.loaded,
-                               entry == all.entries.end() ? "" : " by " + source_of(*entry),
+                               facts.loaded,
+                               entry == facts.entries.end() ? "" : " by " + source_of(*entry),
                                beside));
   }
-  if (entry != all.entries.end()) {
+  if (entry != facts.entries.end()) {
     return finding(
         verdict::problem,
         fmt::format("{} names {}, which is not loaded{}",
@@ -62,8 +62,8 @@ check library(const ipc_facts& all) {
             : how_to_load);
   }
   return finding(verdict::problem,
-                 (all.installed.empty() ? "libgpushm-ipc.so is neither preloaded nor found here"
-                                        : all.installed + " is not preloaded") +
+                 (facts.installed.empty() ? "libgpushm-ipc.so is neither preloaded nor found here"
+                                          : facts.installed + " is not preloaded") +
                      beside,
                  "programs here behave as without it: handles of a process with an equal PID fail "
                  "with \"invalid device context\"",
@@ -81,33 +81,33 @@ std::pair<int, int> version_of(std::string_view text) {
   return version;
 }
 
-check loader(const ipc_facts& all) {
+check loader(const ipc_facts& facts) {
   std::string musl;
-  for (const std::string& each : all.other_loaders) {
+  for (const std::string& each : facts.other_loaders) {
     musl += (musl.empty() ? "" : ", ") + each;
   }
-  if (version_of(all.glibc) < version_of(oldest_glibc)) {
+  if (version_of(facts.glibc) < version_of(oldest_glibc)) {
     return finding(verdict::problem,
-                   fmt::format("glibc {}", all.glibc.empty() ? "not found" : all.glibc),
+                   fmt::format("glibc {}", facts.glibc.empty() ? "not found" : facts.glibc),
                    fmt::format("libgpushm-ipc.so needs glibc {} or newer", oldest_glibc),
                    "use a newer image (Debian 10, Ubuntu 20.04, UBI 8 or newer)");
   }
-  if (all.secure) {
+  if (facts.secure) {
     return finding(verdict::warning,
-                   "glibc " + all.glibc + "; this program runs with other rights than its caller",
+                   "glibc " + facts.glibc + "; this program runs with other rights than its caller",
                    "the library is off in set-uid programs and in those with file capabilities",
                    "run the GPU program without these");
   }
   if (!musl.empty()) {
     return finding(verdict::note,
-                   fmt::format("glibc {}, and {}", all.glibc, musl),
+                   fmt::format("glibc {}, and {}", facts.glibc, musl),
                    "programs that use the other loader, and static programs, are not changed");
   }
-  return finding(verdict::ok, "glibc " + all.glibc);
+  return finding(verdict::ok, "glibc " + facts.glibc);
 }
 
-check switched(const ipc_facts& all) {
-  if (all.switched_off) {
+check switched(const ipc_facts& facts) {
+  if (facts.switched_off) {
     return finding(verdict::problem,
                    "GPUSHM_IPC=0",
                    "the library is loaded, but changes nothing",
@@ -116,22 +116,22 @@ check switched(const ipc_facts& all) {
   return finding(verdict::ok, "on");
 }
 
-check domain(const ipc_facts& all) {
+check domain(const ipc_facts& facts) {
   const std::string chosen =
-      all.chosen_domain.empty() ? "" : " (GPUSHM_IPC_DOMAIN=" + all.chosen_domain + ")";
-  if (all.domain.reachable) {
+      facts.chosen_domain.empty() ? "" : " (GPUSHM_IPC_DOMAIN=" + facts.chosen_domain + ")";
+  if (facts.domain.reachable) {
     return finding(verdict::ok,
                    fmt::format("domain \"{}\" at {}{}; {} {} registered by programs of all its "
                                "containers",
-                               all.domain.domain,
-                               all.domain.socket,
+                               facts.domain.domain,
+                               facts.domain.socket,
                                chosen,
-                               all.domain.segments,
-                               all.domain.segments == 1 ? "descriptor" : "descriptors"));
+                               facts.domain.segments,
+                               facts.domain.segments == 1 ? "descriptor" : "descriptors"));
   }
   return finding(
       verdict::warning,
-      "none" + chosen + ": " + all.domain.problem,
+      "none" + chosen + ": " + facts.domain.problem,
       "memory handles work; events (only with GPUSHM_IPC_EVENTS=complete, by waits of the "
       "exporter) "
       "and descriptors that programs fetch by PID (expandable segments, UCX) do not",
@@ -139,21 +139,21 @@ check domain(const ipc_facts& all) {
       "one: GPUSHM_IPC_DOMAIN=DOMAIN");
 }
 
-check shm(const ipc_facts& all) {
-  if (!all.shm_problem.empty()) {
+check shm(const ipc_facts& facts) {
+  if (!facts.shm_problem.empty()) {
     return finding(verdict::problem,
-                   "/dev/shm: " + all.shm_problem,
+                   "/dev/shm: " + facts.shm_problem,
                    "the driver creates its file of interprocess events there",
                    "mount a tmpfs at /dev/shm");
   }
-  if (!all.shm_is_tmpfs) {
+  if (!facts.shm_is_tmpfs) {
     return finding(verdict::problem,
                    "/dev/shm is not a tmpfs",
                    "cuEventCreate with CU_EVENT_INTERPROCESS fails with invalid argument (1)",
                    "mount a tmpfs at /dev/shm (in a pod: emptyDir with medium: Memory)");
   }
-  const std::string seen = base::size_text(all.shm_free_bytes) + " free in /dev/shm";
-  if (all.shm_free_bytes < event_file_bytes) {
+  const std::string seen = base::size_text(facts.shm_free_bytes) + " free in /dev/shm";
+  if (facts.shm_free_bytes < event_file_bytes) {
     return finding(verdict::problem,
                    seen,
                    "the driver's file of events needs 80 KiB for 4,096 events",
@@ -162,21 +162,21 @@ check shm(const ipc_facts& all) {
   return finding(verdict::ok, seen + ", a tmpfs");
 }
 
-check descriptors(const ipc_facts& all) {
+check descriptors(const ipc_facts& facts) {
   const std::uint64_t numbers =
-      ::ipc_choose_numbers(all.soft_descriptors, all.hard_descriptors).count;
+      ::ipc_choose_numbers(facts.soft_descriptors, facts.hard_descriptors).count;
   const std::string seen = fmt::format(
       "soft limit {}, hard limit {}: {} numbers for exported descriptors, {} GiB of expandable "
       "segments ({} a GiB) in all processes of the domain",
-      all.soft_descriptors,
-      all.hard_descriptors,
+      facts.soft_descriptors,
+      facts.hard_descriptors,
       numbers,
       numbers / descriptors_per_gib,
       descriptors_per_gib);
   const std::string why =
       "exported descriptors get numbers from the soft limit on, below the hard limit, so that they "
       "are unique in the domain and ordinary descriptors keep theirs";
-  const std::uint64_t importable = all.soft_descriptors / descriptors_per_gib;
+  const std::uint64_t importable = facts.soft_descriptors / descriptors_per_gib;
   if (numbers < 4096) {
     return finding(
         verdict::warning,
@@ -195,8 +195,8 @@ check descriptors(const ipc_facts& all) {
   return finding(verdict::ok, seen);
 }
 
-check mps(const ipc_facts& all) {
-  if (all.mps) {
+check mps(const ipc_facts& facts) {
+  if (facts.mps) {
     return finding(verdict::note,
                    "an MPS control daemon runs",
                    "not measured: CUDA IPC between clients of one MPS server and other processes");
@@ -206,7 +206,7 @@ check mps(const ipc_facts& all) {
 
 }  // namespace
 
-std::vector<check> examine_ipc(const ipc_facts& all) {
+std::vector<check> examine_ipc(const ipc_facts& facts) {
   using rule = check (*)(const ipc_facts&);
   static constexpr auto rules =
       std::to_array<std::pair<const char*, rule>>({{"ipc-library", library},
@@ -218,7 +218,7 @@ std::vector<check> examine_ipc(const ipc_facts& all) {
                                                    {"ipc-mps", mps}});
   std::vector<check> checks;
   for (const auto& [id, apply] : rules) {
-    check& made = checks.emplace_back(apply(all));
+    check& made = checks.emplace_back(apply(facts));
     made.id = id;
     made.section = "CUDA IPC of unchanged programs";
   }

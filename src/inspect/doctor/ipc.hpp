@@ -44,6 +44,6 @@ inline constexpr std::uint64_t descriptors_per_gib = 52;
 
 /// Applies every rule: "ipc-library", "ipc-loader", "ipc-switch", "ipc-domain", "ipc-shm",
 /// "ipc-descriptors", "ipc-mps", in this order. Pure.
-[[nodiscard]] std::vector<check> examine_ipc(const ipc_facts& all);
+[[nodiscard]] std::vector<check> examine_ipc(const ipc_facts& facts);
 
 }  // namespace gpushm::inspect

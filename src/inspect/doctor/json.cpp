@@ -7,14 +7,14 @@ namespace gpushm::inspect {
 
 using nlohmann::json;
 
-void to_json(json& to, const check& from) {
-  to = {{"id", from.id},
-        {"section", from.section},
-        {"verdict", to_string(from.result)},
-        {"seen", from.seen},
-        {"why", from.why},
-        {"remedy", from.remedy},
-        {"follows", from.follows}};
+void to_json(json& document, const check& check) {
+  document = {{"id", check.id},
+              {"section", check.section},
+              {"verdict", to_string(check.result)},
+              {"seen", check.seen},
+              {"why", check.why},
+              {"remedy", check.remedy},
+              {"follows", check.follows}};
 }
 
 }  // namespace gpushm::inspect

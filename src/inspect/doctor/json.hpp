@@ -8,6 +8,6 @@
 namespace gpushm::inspect {
 
 /// Keys are the names of the members.
-void to_json(nlohmann::json& to, const check& from);
+void to_json(nlohmann::json& document, const check& check);
 
 }  // namespace gpushm::inspect

@@ -30,13 +30,13 @@ bool pids_collide(const party& exporter, const party& importer) {
   return exporter.pid == importer.pid;
 }
 
-prediction not_exportable_here(way how, int gpu, bool any_gpu) {
+prediction not_exportable_here(way sharing_way, int gpu, bool any_gpu) {
   prediction result;
   const auto code = any_gpu ? cuda::CUDA_ERROR_INVALID_DEVICE : cuda::CUDA_ERROR_NO_DEVICE;
   result.driver_failure = driver::result_text(code);
-  result.failure = is_raw(how) ? result.driver_failure
-                   : any_gpu   ? std::string(to_string(errc::device_not_found))
-                               : std::string(to_string(errc::driver_unavailable));
+  result.failure = is_raw(sharing_way) ? result.driver_failure
+                   : any_gpu           ? std::string(to_string(errc::device_not_found))
+                                       : std::string(to_string(errc::driver_unavailable));
   result.why = fmt::format(
       "the exporter may not open {}, so CUDA does not list that GPU and there is nothing to export",
       node_of(gpu));
@@ -46,8 +46,8 @@ prediction not_exportable_here(way how, int gpu, bool any_gpu) {
 
 /// The driver's error for an importer that may not open the node (docs/security-matrix.md); the
 /// driver detects a PID collision first.
-std::string driver_failure_when_hidden(way how, bool collide) {
-  switch (how) {
+std::string driver_failure_when_hidden(way sharing_way, bool collide) {
+  switch (sharing_way) {
     case way::raw_legacy:
     case way::legacy:
       return driver::result_text(collide ? cuda::CUDA_ERROR_INVALID_CONTEXT
@@ -66,14 +66,15 @@ std::string driver_failure_when_hidden(way how, bool collide) {
   return {};
 }
 
-prediction hidden_from_importer(way how, const party& importer, int gpu, bool collide) {
+prediction hidden_from_importer(way sharing_way, const party& importer, int gpu, bool collide) {
   prediction result;
-  result.driver_failure = importer.minors.empty() ? driver::result_text(cuda::CUDA_ERROR_NO_DEVICE)
-                                                  : driver_failure_when_hidden(how, collide);
-  if (is_raw(how)) {
+  result.driver_failure = importer.minors.empty()
+                              ? driver::result_text(cuda::CUDA_ERROR_NO_DEVICE)
+                              : driver_failure_when_hidden(sharing_way, collide);
+  if (is_raw(sharing_way)) {
     result.failure = result.driver_failure;
     result.why =
-        collide && how == way::raw_legacy
+        collide && sharing_way == way::raw_legacy
             ? fmt::format(
                   "both processes have PID {} in their namespaces, which the driver treats as one "
                   "process; and the importer may not open {}",
@@ -132,25 +133,25 @@ std::optional<way> parse_way(std::string_view text) noexcept {
   return std::nullopt;
 }
 
-prediction predict(way how, const party& exporter, const party& importer, int gpu) {
+prediction predict(way sharing_way, const party& exporter, const party& importer, int gpu) {
   prediction result;
-  if (how == way::host) {
+  if (sharing_way == way::host) {
     result.works = true;
     result.why =
         "host memory is shared as a descriptor: both sides need the domain's socket, no GPU";
     return result;
   }
   if (!may_open(exporter, gpu)) {
-    return not_exportable_here(how, gpu, !exporter.minors.empty());
+    return not_exportable_here(sharing_way, gpu, !exporter.minors.empty());
   }
   const bool collide = pids_collide(exporter, importer);
   if (!may_open(importer, gpu)) {
-    return hidden_from_importer(how, importer, gpu, collide);
+    return hidden_from_importer(sharing_way, importer, gpu, collide);
   }
-  if (collide && (how == way::raw_legacy || how == way::legacy)) {
+  if (collide && (sharing_way == way::raw_legacy || sharing_way == way::legacy)) {
     result.driver_failure = driver::result_text(cuda::CUDA_ERROR_INVALID_CONTEXT);
   }
-  if (collide && how == way::raw_legacy) {
+  if (collide && sharing_way == way::raw_legacy) {
     result.failure = result.driver_failure;
     result.why = fmt::format(
         "both processes have PID {} in their namespaces: the driver treats the handle as one of "
@@ -164,7 +165,7 @@ prediction predict(way how, const party& exporter, const party& importer, int gp
     return result;
   }
   result.works = true;
-  switch (how) {
+  switch (sharing_way) {
     case way::raw_legacy:
       result.why = "the importer may open the GPU, and the two PIDs differ in value";
       break;

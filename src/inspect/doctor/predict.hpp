@@ -61,6 +61,9 @@ struct prediction {
 
 /// Predicts the result when `exporter` shares memory of the GPU with minor `gpu` and `importer`
 /// opens it (docs/security-matrix.md). `gpu` is ignored for way::host. Pure.
-[[nodiscard]] prediction predict(way how, const party& exporter, const party& importer, int gpu);
+[[nodiscard]] prediction predict(way sharing_way,
+                                 const party& exporter,
+                                 const party& importer,
+                                 int gpu);
 
 }  // namespace gpushm::inspect

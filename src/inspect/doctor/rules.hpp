@@ -15,70 +15,70 @@
 namespace gpushm::inspect::rules {
 
 // checks_platform.cpp
-[[nodiscard]] check platform(const facts& all);
-[[nodiscard]] check selinux(const facts& all);
+[[nodiscard]] check platform(const facts& facts);
+[[nodiscard]] check selinux(const facts& facts);
 
 // checks_cdi.cpp
-[[nodiscard]] check cdi(const facts& all);
+[[nodiscard]] check cdi(const facts& facts);
 
 // checks_driver.cpp
-[[nodiscard]] check libcuda(const facts& all);
-[[nodiscard]] check driver_match(const facts& all);
-[[nodiscard]] check cuda_compat(const facts& all);
-[[nodiscard]] check nvml(const facts& all);
-[[nodiscard]] check cuinit(const facts& all);
+[[nodiscard]] check libcuda(const facts& facts);
+[[nodiscard]] check driver_match(const facts& facts);
+[[nodiscard]] check cuda_compat(const facts& facts);
+[[nodiscard]] check nvml(const facts& facts);
+[[nodiscard]] check cuinit(const facts& facts);
 
 // checks_devices.cpp
-[[nodiscard]] check device_nodes(const facts& all);
-[[nodiscard]] check gpu_nodes(const facts& all);
-[[nodiscard]] check uvm_major(const facts& all);
-[[nodiscard]] check visible_devices(const facts& all);
+[[nodiscard]] check device_nodes(const facts& facts);
+[[nodiscard]] check gpu_nodes(const facts& facts);
+[[nodiscard]] check uvm_major(const facts& facts);
+[[nodiscard]] check visible_devices(const facts& facts);
 
 // checks_gpus.cpp
-[[nodiscard]] check gpus(const facts& all);
-[[nodiscard]] check mig(const facts& all);
-[[nodiscard]] check compute_mode(const facts& all);
-[[nodiscard]] check mps(const facts& all);
-[[nodiscard]] check virtualization(const facts& all);
-[[nodiscard]] check persistence(const facts& all);
-[[nodiscard]] check xid(const facts& all);
-[[nodiscard]] check vmm_support(const facts& all);
-[[nodiscard]] check rdma(const facts& all);
-[[nodiscard]] check peer_access(const facts& all);
-[[nodiscard]] check imex(const facts& all);
+[[nodiscard]] check gpus(const facts& facts);
+[[nodiscard]] check mig(const facts& facts);
+[[nodiscard]] check compute_mode(const facts& facts);
+[[nodiscard]] check mps(const facts& facts);
+[[nodiscard]] check virtualization(const facts& facts);
+[[nodiscard]] check persistence(const facts& facts);
+[[nodiscard]] check xid(const facts& facts);
+[[nodiscard]] check vmm_support(const facts& facts);
+[[nodiscard]] check rdma(const facts& facts);
+[[nodiscard]] check peer_access(const facts& facts);
+[[nodiscard]] check imex(const facts& facts);
 
 // checks_other_gpus.cpp
-[[nodiscard]] check other_gpus(const facts& all);
+[[nodiscard]] check other_gpus(const facts& facts);
 
 // checks_isolation.cpp
-[[nodiscard]] check container(const facts& all);
-[[nodiscard]] check namespaces(const facts& all);
-[[nodiscard]] check pid_namespace(const facts& all);
-[[nodiscard]] check user_namespace(const facts& all);
-[[nodiscard]] check host_namespaces(const facts& all);
-[[nodiscard]] check privileges(const facts& all);
-[[nodiscard]] check ptrace(const facts& all);
-[[nodiscard]] check shm(const facts& all);
-[[nodiscard]] check limits(const facts& all);
-[[nodiscard]] check broker(const facts& all);
-[[nodiscard]] check waiting_streams(const facts& all);
+[[nodiscard]] check container(const facts& facts);
+[[nodiscard]] check namespaces(const facts& facts);
+[[nodiscard]] check pid_namespace(const facts& facts);
+[[nodiscard]] check user_namespace(const facts& facts);
+[[nodiscard]] check host_namespaces(const facts& facts);
+[[nodiscard]] check privileges(const facts& facts);
+[[nodiscard]] check ptrace(const facts& facts);
+[[nodiscard]] check shm(const facts& facts);
+[[nodiscard]] check limits(const facts& facts);
+[[nodiscard]] check broker(const facts& facts);
+[[nodiscard]] check waiting_streams(const facts& facts);
 
 // Helpers of several rules.
 
 /// "python3 (PID 99), gpushmd (PID 7) and 3 more": the processes that have NVIDIA's nodes open.
-[[nodiscard]] std::string holders_text(const facts& all);
+[[nodiscard]] std::string holders_text(const facts& facts);
 /// How to stop what has GPUs open, which a reset and the removal of a module need.
-[[nodiscard]] std::string release_gpus(const facts& all);
+[[nodiscard]] std::string release_gpus(const facts& facts);
 /// The remedy of a check on a machine without NVIDIA's usual driver; empty: the check is a note.
 /// Precondition: `platform` is not empty.
-[[nodiscard]] std::string platform_remedy(const facts& all, std::string_view id);
+[[nodiscard]] std::string platform_remedy(const facts& facts, std::string_view id);
 
 /// True if any part of NVIDIA's driver exists; without it no GPU check can fail.
-[[nodiscard]] inline bool driver_expected(const facts& all) {
-  if (!all.module_version.empty() || !all.gpus.empty() || !all.device_majors.empty()) {
+[[nodiscard]] inline bool driver_expected(const facts& facts) {
+  if (!facts.module_version.empty() || !facts.gpus.empty() || !facts.device_majors.empty()) {
     return true;
   }
-  for (const device_node_facts& node : all.nodes) {
+  for (const device_node_facts& node : facts.nodes) {
     if (node.status) {
       return true;
     }

@@ -95,16 +95,16 @@ std::optional<std::string> narrowed(std::string_view raw) {
 
 // ---- escapes ----
 
-void append_utf8(std::string& to, unsigned code) {
+void append_utf8(std::string& text, unsigned code) {
   if (code < 0x80) {
-    to += static_cast<char>(code);
+    text += static_cast<char>(code);
   } else if (code < 0x800) {
-    to += static_cast<char>(0xc0U | (code >> 6U));
-    to += static_cast<char>(0x80U | (code & 0x3fU));
+    text += static_cast<char>(0xc0U | (code >> 6U));
+    text += static_cast<char>(0x80U | (code & 0x3fU));
   } else {
-    to += static_cast<char>(0xe0U | (code >> 12U));
-    to += static_cast<char>(0x80U | ((code >> 6U) & 0x3fU));
-    to += static_cast<char>(0x80U | (code & 0x3fU));
+    text += static_cast<char>(0xe0U | (code >> 12U));
+    text += static_cast<char>(0x80U | ((code >> 6U) & 0x3fU));
+    text += static_cast<char>(0x80U | (code & 0x3fU));
   }
 }
 

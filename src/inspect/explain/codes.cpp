@@ -76,32 +76,33 @@ section parse_section(std::string_view text) {
 }
 
 /// Removes and returns the part that begins with `name`, without that name.
-std::string take(section& from, std::string_view name) {
-  const auto part = std::find_if(from.parts.begin(), from.parts.end(), [&](const auto& each) {
+std::string take(section& section, std::string_view name) {
+  const auto part = std::find_if(section.parts.begin(), section.parts.end(), [&](const auto& each) {
     return each.starts_with(name);
   });
-  if (part == from.parts.end()) {
+  if (part == section.parts.end()) {
     throw error(errc::invalid_argument,
                 "read the manual of errors",
-                from.code,
+                section.code,
                 fmt::format("its section has no item \"{}\"", name));
   }
   std::string text(base::trim(std::string_view(*part).substr(name.size())));
   text[0] = base::to_upper(text[0]);
-  from.parts.erase(part);
+  section.parts.erase(part);
   return text;
 }
 
-explain_rule rule_of(section from) {
+explain_rule rule_of(section section) {
   explain_rule rule;
-  const std::string& code = from.code;
+  const std::string& code = section.code;
   const std::string python = python_name(code);
   std::string upper = code;
   std::transform(upper.begin(), upper.end(), upper.begin(), base::to_upper);
   rule.manual = true;
   rule.id = "code-" + code;
   std::replace(rule.id.begin(), rule.id.end(), '_', '-');
-  rule.title = fmt::format("gpushm error {}, in Python gpushm.{} ({})", code, python, from.number);
+  rule.title =
+      fmt::format("gpushm error {}, in Python gpushm.{} ({})", code, python, section.number);
   rule.phrases = {fmt::format("gpushm.{}", python),
                   fmt::format("gpushm._errors.{}", python),
                   fmt::format("errc::{}", code),
@@ -118,13 +119,13 @@ explain_rule rule_of(section from) {
   explain_cause cause;
   cause.id = "see-manual";
   cause.prior = 1;
-  cause.text = take(from, "Causes:");
-  cause.fix = take(from, "Remedy:");
+  cause.text = take(section, "Causes:");
+  cause.fix = take(section, "Remedy:");
   cause.confirm =
       "the error's text names the operation, the object and the cause, and in parentheses the next "
       "step; gpushm ls; gpushm doctor";
   rule.causes.push_back(std::move(cause));
-  for (const std::string& part : from.parts) {
+  for (const std::string& part : section.parts) {
     rule.about += (rule.about.empty() ? "" : "\n") + part;
   }
   return rule;

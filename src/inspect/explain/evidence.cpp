@@ -52,8 +52,8 @@ constexpr std::array<errno_words, 27> errno_table{{
     {"ESTALE", 116, "stale file handle"},
 }};
 
-bool contains(const std::vector<std::string>& all, std::string_view one) {
-  return std::find(all.begin(), all.end(), one) != all.end();
+bool contains(const std::vector<std::string>& texts, std::string_view text) {
+  return std::find(texts.begin(), texts.end(), text) != texts.end();
 }
 
 bool is_name_char(char c) {
@@ -80,7 +80,7 @@ struct errno_patterns {
   pattern text;
 };
 const std::vector<errno_patterns>& all_errno_patterns() {
-  static const std::vector<errno_patterns> all = [] {
+  static const std::vector<errno_patterns> patterns = [] {
     std::vector<errno_patterns> made;
     made.reserve(errno_table.size());
     for (const errno_words& each : errno_table) {
@@ -88,57 +88,57 @@ const std::vector<errno_patterns>& all_errno_patterns() {
     }
     return made;
   }();
-  return all;
+  return patterns;
 }
 
 std::vector<std::string> errnos_in(const explain_text& text, explain_text::place part) {
-  std::vector<std::string> found;
+  std::vector<std::string> result;
   const std::string_view lower = text.lower().substr(part.begin, part.end - part.begin);
   for (std::size_t i = 0; i < errno_table.size(); ++i) {
     const errno_patterns& words = all_errno_patterns()[i];
     if (text.find(words.name, part) || text.find(words.text, part) ||
         has_number_of_errno(lower, errno_table[i].number)) {
-      found.emplace_back(errno_table[i].name);
+      result.emplace_back(errno_table[i].name);
     }
   }
   // "no such device or address" contains "no such device", which another value has.
   const auto drop = [&](std::string_view longer, std::string_view shorter, std::string_view name) {
     if (lower.find(longer) != std::string_view::npos && !text.find(pattern(name), part)) {
-      const auto one = std::find(found.begin(), found.end(), name);
-      if (one != found.end() && lower.find(longer) == lower.find(shorter)) {
-        found.erase(one);
+      const auto one = std::find(result.begin(), result.end(), name);
+      if (one != result.end() && lower.find(longer) == lower.find(shorter)) {
+        result.erase(one);
       }
     }
   };
   drop("no such device or address", "no such device", "ENODEV");
   drop("too many open files in system", "too many open files", "EMFILE");
-  return found;
+  return result;
 }
 
 // ---- functions ----
 
 /// Whether a lower-case name matches a lower-case name with "*".
-bool matches_name(std::string_view wanted, std::string_view name) {
-  const auto star = wanted.find('*');
+bool matches_name(std::string_view pattern, std::string_view name) {
+  const auto star = pattern.find('*');
   if (star == std::string_view::npos) {
-    return wanted == name;
+    return pattern == name;
   }
-  if (!name.starts_with(wanted.substr(0, star))) {
+  if (!name.starts_with(pattern.substr(0, star))) {
     return false;
   }
   name.remove_prefix(star);
-  wanted.remove_prefix(star + 1);
+  pattern.remove_prefix(star + 1);
   for (std::size_t skipped = 0; skipped <= name.size(); ++skipped) {
-    if (matches_name(wanted, name.substr(skipped))) {
+    if (matches_name(pattern, name.substr(skipped))) {
       return true;
     }
   }
   return false;
 }
 
-bool matches_any(const std::vector<std::string>& wanted, std::string_view name) {
+bool matches_any(const std::vector<std::string>& pattern, std::string_view name) {
   const std::string lower = base::lower_case(name);
-  return std::any_of(wanted.begin(), wanted.end(), [&](const std::string& each) {
+  return std::any_of(pattern.begin(), pattern.end(), [&](const std::string& each) {
     return matches_name(base::lower_case(each), lower);
   });
 }

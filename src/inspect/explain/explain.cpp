@@ -49,9 +49,9 @@ struct pattern_book {
   pattern_book() : index(collect()) {}
   std::vector<pattern> collect() {
     std::vector<pattern> patterns;
-    const auto add = [&](const std::string& words, const explain_rule& rule, strength how) {
+    const auto add = [&](const std::string& words, const explain_rule& rule, strength strength) {
       patterns.emplace_back(words);
-      targets.push_back({&rule, rule.manual ? strength::manual : how});
+      targets.push_back({&rule, rule.manual ? strength::manual : strength});
     };
     for (const explain_rule& rule : explain_rules()) {
       for (const std::string& name : rule.names) {
@@ -92,9 +92,9 @@ std::vector<match> all_matches(const explain_text& text) {
   constexpr std::size_t level_reach = 200;  // a level is at the beginning of a line
   const pattern_book& book = pattern_book::of_this_build();
   std::vector<match> matches;
-  const auto add = [&](const explain_rule* rule, strength how, explain_text::place where) {
+  const auto add = [&](const explain_rule* rule, strength strength, explain_text::place where) {
     const std::string_view line = text.raw(text.line_of(where)).substr(0, level_reach);
-    matches.push_back({rule, how, severity_of(line), where});
+    matches.push_back({rule, strength, severity_of(line), where});
   };
   for (const auto& each : book.index.find_all(text, max_places)) {
     add(book.targets[each.pattern].rule, book.targets[each.pattern].how, each.where);
@@ -126,8 +126,8 @@ std::vector<match> all_matches(const explain_text& text) {
 }
 
 /// "pidfd_getfd: Operation not permitted" is more specific than "operation not permitted".
-bool is_part_of_another(const match& inner, const std::vector<match>& all) {
-  return std::any_of(all.begin(), all.end(), [&](const match& outer) {
+bool is_part_of_another(const match& inner, const std::vector<match>& matches) {
+  return std::any_of(matches.begin(), matches.end(), [&](const match& outer) {
     return outer.rule != inner.rule && outer.where.begin <= inner.where.begin &&
            inner.where.end <= outer.where.end &&
            outer.where.end - outer.where.begin > inner.where.end - inner.where.begin;
@@ -155,17 +155,17 @@ std::vector<match> chosen_matches(const explain_text& text) {
 }
 
 std::vector<explanation> explanations_of(const explain_text& text, const situation& here) {
-  std::vector<explanation> all;
+  std::vector<explanation> explanations;
   for (const match& each : chosen_matches(text)) {
-    all.push_back({each.rule->id,
-                   each.rule->title,
-                   each.rule->about,
-                   text.text(each.where),
-                   text.line(each.where),
-                   text.line_number(each.where),
-                   causes_of(*each.rule, text, each.where, here)});
+    explanations.push_back({each.rule->id,
+                            each.rule->title,
+                            each.rule->about,
+                            text.text(each.where),
+                            text.line(each.where),
+                            text.line_number(each.where),
+                            causes_of(*each.rule, text, each.where, here)});
   }
-  return all;
+  return explanations;
 }
 
 }  // namespace

@@ -19,10 +19,10 @@ struct situation {
   std::set<std::string, std::less<>> facts;  ///< names of `fact_names()` that hold
   std::vector<check> checks;
 };
-[[nodiscard]] situation situation_of(const facts& all, std::vector<check> checks);
+[[nodiscard]] situation situation_of(const facts& facts, std::vector<check> checks);
 /// Whether a text that was printed elsewhere can nevertheless be from this machine: it has GPUs,
 /// and this process is in a container.
-[[nodiscard]] bool may_have_failed_here(const facts& all);
+[[nodiscard]] bool may_have_failed_here(const facts& facts);
 /// Every name that `situation::facts` can have: "in-container", "own-pid-namespace", ...
 [[nodiscard]] std::span<const std::string_view> fact_names();
 

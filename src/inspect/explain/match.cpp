@@ -74,11 +74,11 @@ std::size_t match_end(std::string_view text, std::string_view pattern, std::size
   while (true) {
     const auto star = pattern.find('*');
     const std::string_view part = pattern.substr(0, star);
-    const auto found = text.substr(at, part.size() + gap).find(part);
-    if (found == std::string_view::npos) {
+    const auto next = text.substr(at, part.size() + gap).find(part);
+    if (next == std::string_view::npos) {
       return std::string_view::npos;
     }
-    at += found + part.size();
+    at += next + part.size();
     if (star == std::string_view::npos) {
       return at;
     }
@@ -131,30 +131,31 @@ void explain_text::append(const explain_text& other, place part) {
   lower_.append(other.lower_, part.begin, part.end - part.begin);
 }
 
-std::optional<explain_text::place> explain_text::match_at(const pattern& wanted,
+std::optional<explain_text::place> explain_text::match_at(const pattern& pattern,
                                                           std::size_t begin) const {
-  if (lower_.compare(begin, wanted.first_, wanted.first_part()) != 0 ||
-      (!wanted.open_front_ && joined_before(lower_, begin))) {
+  if (lower_.compare(begin, pattern.first_, pattern.first_part()) != 0 ||
+      (!pattern.open_front_ && joined_before(lower_, begin))) {
     return std::nullopt;
   }
   // Words may be wrapped to the next line; "*" matches within one line.
   std::size_t limit = lower_.size();
-  if (wanted.first_ < wanted.text_.size()) {
-    const std::string_view reach = std::string_view(clean_).substr(begin, wanted.longest_);
+  if (pattern.first_ < pattern.text_.size()) {
+    const std::string_view reach = std::string_view(clean_).substr(begin, pattern.longest_);
     limit = begin + std::min(reach.find('\n'), reach.size());
   }
-  const std::size_t end = match_end(std::string_view(lower_).substr(0, limit), wanted.text_, begin);
-  return end != std::string::npos && (wanted.open_back_ || !joined_after(lower_, end))
+  const std::size_t end =
+      match_end(std::string_view(lower_).substr(0, limit), pattern.text_, begin);
+  return end != std::string::npos && (pattern.open_back_ || !joined_after(lower_, end))
              ? std::optional(place{begin, end})
              : std::nullopt;
 }
 
-std::optional<explain_text::place> explain_text::find(const pattern& wanted, place part) const {
+std::optional<explain_text::place> explain_text::find(const pattern& pattern, place part) const {
   const auto text = std::string_view(lower_).substr(0, part.end);
-  const auto first = std::string_view(wanted.text_).substr(0, wanted.first_);
+  const auto first = std::string_view(pattern.text_).substr(0, pattern.first_);
   for (auto begin = text.find(first, part.begin); begin != std::string_view::npos;
        begin = text.find(first, begin + 1)) {
-    if (auto found = match_at(wanted, begin); found && found->end <= part.end) {
+    if (auto found = match_at(pattern, begin); found && found->end <= part.end) {
       return found;
     }
   }

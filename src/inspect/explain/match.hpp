@@ -50,9 +50,9 @@ class explain_text {
   /// Adds a part of another text, whose lines keep their numbers, as lines of its own.
   void append(const explain_text& other, place part);
 
-  [[nodiscard]] std::optional<place> match_at(const pattern& wanted, std::size_t begin) const;
+  [[nodiscard]] std::optional<place> match_at(const pattern& pattern, std::size_t begin) const;
   /// The first match within `part`.
-  [[nodiscard]] std::optional<place> find(const pattern& wanted, place part) const;
+  [[nodiscard]] std::optional<place> find(const pattern& pattern, place part) const;
   /// The first number at or after `from` that follows words which mark it as an error code.
   [[nodiscard]] std::optional<number> next_number(std::size_t from) const;
   /// The number that is the whole text.

@@ -17,9 +17,9 @@ namespace {
 using driver::cuda_driver;
 using driver::nvml_library;
 
-int attribute(const cuda_driver& cu, cuda::CUdevice device, cuda::CUdevice_attribute which) {
+int attribute(const cuda_driver& cu, cuda::CUdevice device, cuda::CUdevice_attribute attribute) {
   int value = -1;
-  return cu->cuDeviceGetAttribute(&value, which, device) == cuda::CUDA_SUCCESS ? value : -1;
+  return cu->cuDeviceGetAttribute(&value, attribute, device) == cuda::CUDA_SUCCESS ? value : -1;
 }
 
 std::optional<bool> flag(const cuda_driver& cu,
@@ -33,7 +33,9 @@ cuda_gpu_view query_cuda_gpu(const cuda_driver& cu, const driver::gpu& gpu) {
   const auto number = [&](cuda::CUdevice_attribute which) {
     return attribute(cu, gpu.handle, which);
   };
-  const auto yes = [&](cuda::CUdevice_attribute which) { return flag(cu, gpu.handle, which); };
+  const auto yes = [&](cuda::CUdevice_attribute attribute) {
+    return flag(cu, gpu.handle, attribute);
+  };
   cuda_gpu_view view;
   view.ordinal = gpu.ordinal;
   view.uuid = gpu.id.uuid;
@@ -65,18 +67,21 @@ cuda_gpu_view query_cuda_gpu(const cuda_driver& cu, const driver::gpu& gpu) {
   return view;
 }
 
-cuda_pair_view query_pair(const cuda_driver& cu, const driver::gpu& from, const driver::gpu& to) {
+cuda_pair_view query_pair(const cuda_driver& cu,
+                          const driver::gpu& source,
+                          const driver::gpu& target) {
   cuda_pair_view view;
-  view.from = from.ordinal;
-  view.to = to.ordinal;
-  const auto ask = [&](cuda::CUdevice_P2PAttribute which) {
+  view.from = source.ordinal;
+  view.to = target.ordinal;
+  const auto ask = [&](cuda::CUdevice_P2PAttribute attribute) {
     int value = -1;
-    return cu->cuDeviceGetP2PAttribute(&value, which, from.handle, to.handle) == cuda::CUDA_SUCCESS
+    return cu->cuDeviceGetP2PAttribute(&value, attribute, source.handle, target.handle) ==
+                   cuda::CUDA_SUCCESS
                ? value
                : -1;
   };
   int can = 0;
-  if (cu->cuDeviceCanAccessPeer(&can, from.handle, to.handle) == cuda::CUDA_SUCCESS) {
+  if (cu->cuDeviceCanAccessPeer(&can, source.handle, target.handle) == cuda::CUDA_SUCCESS) {
     view.access = can != 0;
   }
   const int atomics = ask(cuda::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
@@ -188,7 +193,7 @@ std::string link_end_text(nvml::nvmlIntNvLinkDeviceType_t type) {
 }
 
 std::vector<nvlink_view> query_links(const nvml_library& nv, nvml::nvmlDevice_t device) {
-  std::vector<nvlink_view> found;
+  std::vector<nvlink_view> links;
   for (unsigned int link = 0; link < nvml::nvlink_max_links; ++link) {
     const auto state = value_of<nvml::nvmlEnableState_t>(
         [&](auto* value) { return nv->nvmlDeviceGetNvLinkState(device, link, value); });
@@ -213,13 +218,13 @@ std::vector<nvlink_view> query_links(const nvml_library& nv, nvml::nvmlDevice_t 
         view.remote_kind = link_end_text(*type);
       }
     }
-    found.push_back(std::move(view));
+    links.push_back(std::move(view));
   }
-  return found;
+  return links;
 }
 
 std::vector<mig_instance_view> query_instances(const nvml_library& nv, nvml::nvmlDevice_t gpu) {
-  std::vector<mig_instance_view> found;
+  std::vector<mig_instance_view> views;
   const auto most = value_of<unsigned int>(
       [&](auto* value) { return nv->nvmlDeviceGetMaxMigDeviceCount(gpu, value); });
   for (unsigned int index = 0; index < most.value_or(0); ++index) {
@@ -245,9 +250,9 @@ std::vector<mig_instance_view> query_instances(const nvml_library& nv, nvml::nvm
             [&](auto* value) { return nv->nvmlDeviceGetMemoryInfo(*instance, value); })) {
       view.total_bytes = memory->total;
     }
-    found.push_back(std::move(view));
+    views.push_back(std::move(view));
   }
-  return found;
+  return views;
 }
 
 nvml_gpu_view query_nvml_gpu(const nvml_library& nv, unsigned int index, nvml::nvmlDevice_t gpu) {

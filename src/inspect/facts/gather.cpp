@@ -9,7 +9,7 @@ namespace {
 
 /// "NVRM: Xid (PCI:0000:18:00): 79, pid=1234, GPU has fallen off the bus."
 std::vector<xid_facts> parse_xids(std::string_view log) {
-  std::vector<xid_facts> found;
+  std::vector<xid_facts> facts;
   for (const std::string_view line : base::lines_of(log)) {
     constexpr std::string_view sign = "NVRM: Xid (PCI:";
     const std::size_t at = line.find(sign);
@@ -24,9 +24,9 @@ std::vector<xid_facts> parse_xids(std::string_view log) {
     each.number =
         base::number<int>(rest.substr(0, rest.find_first_not_of("0123456789"))).value_or(0);
     each.text = std::string(line.substr(at));
-    found.push_back(std::move(each));
+    facts.push_back(std::move(each));
   }
-  return found;
+  return facts;
 }
 
 /// gVisor's version string, whatever the host's kernel is.
@@ -52,49 +52,49 @@ bool shm_is_private(std::string_view mounts) {
 facts gather(system& machine,
              const std::function<driver_view()>& probe,
              const gather_options& options) {
-  facts all;
-  all.device_majors = gather_majors(machine);
-  all.nodes = gather_nodes(machine, all.device_majors);
-  all.driver = probe();
-  all.kernel = std::string(base::trim(machine.read("/proc/sys/kernel/osrelease").value_or("")));
-  all.gvisor = base::trim(machine.read("/proc/version").value_or("")) == gvisor_version;
-  gather_platform(machine, all);
-  all.selinux = gather_selinux(machine, all.nodes);
-  all.holders = machine.holders();
-  all.self = gather_process(machine, "self");
-  if (all.gvisor) {
-    all.self.container.runtime = "gvisor";
+  facts facts;
+  facts.device_majors = gather_majors(machine);
+  facts.nodes = gather_nodes(machine, facts.device_majors);
+  facts.driver = probe();
+  facts.kernel = std::string(base::trim(machine.read("/proc/sys/kernel/osrelease").value_or("")));
+  facts.gvisor = base::trim(machine.read("/proc/version").value_or("")) == gvisor_version;
+  gather_platform(machine, facts);
+  facts.selinux = gather_selinux(machine, facts.nodes);
+  facts.holders = machine.holders();
+  facts.self = gather_process(machine, "self");
+  if (facts.gvisor) {
+    facts.self.container.runtime = "gvisor";
   }
   if (options.peer_pid != 0) {
-    all.peer = gather_process(machine, std::to_string(options.peer_pid));
+    facts.peer = gather_process(machine, std::to_string(options.peer_pid));
   }
-  gather_software(machine, all);
-  const auto pipe = all.self.variables.find("CUDA_MPS_PIPE_DIRECTORY");
-  all.mps = machine
-                .status((pipe == all.self.variables.end() ? "/tmp/nvidia-mps" : pipe->second) +
-                        "/control")
-                .has_value();
-  all.gpus = gather_gpus(machine, all);
-  all.pairs = gather_pairs(all);
+  gather_software(machine, facts);
+  const auto pipe = facts.self.variables.find("CUDA_MPS_PIPE_DIRECTORY");
+  facts.mps = machine
+                  .status((pipe == facts.self.variables.end() ? "/tmp/nvidia-mps" : pipe->second) +
+                          "/control")
+                  .has_value();
+  facts.gpus = gather_gpus(machine, facts);
+  facts.pairs = gather_pairs(facts);
   if (const auto log = machine.read("/dev/kmsg")) {
-    all.xids_readable = true;
-    all.xids = parse_xids(*log);
+    facts.xids_readable = true;
+    facts.xids = parse_xids(*log);
   }
   for (const std::string& name : machine.list("/dev/nvidia-caps-imex-channels/")) {
     constexpr std::string_view stem = "channel";
     if (name.starts_with(stem)) {
       if (const auto channel = base::number<int>(std::string_view(name).substr(stem.size()))) {
-        all.imex_channels.push_back(*channel);
+        facts.imex_channels.push_back(*channel);
       }
     }
   }
-  all.ptrace_scope = base::number<int>(
+  facts.ptrace_scope = base::number<int>(
       base::trim(machine.read("/proc/sys/kernel/yama/ptrace_scope").value_or("")));
-  all.shm_bytes = machine.file_system_bytes("/dev/shm");
-  all.shm_private = shm_is_private(machine.read("/proc/self/mountinfo").value_or(""));
-  all.cdi = gather_cdi(machine);
-  all.other_gpus = gather_other_gpus(machine);
-  return all;
+  facts.shm_bytes = machine.file_system_bytes("/dev/shm");
+  facts.shm_private = shm_is_private(machine.read("/proc/self/mountinfo").value_or(""));
+  facts.cdi = gather_cdi(machine);
+  facts.other_gpus = gather_other_gpus(machine);
+  return facts;
 }
 
 }  // namespace gpushm::inspect

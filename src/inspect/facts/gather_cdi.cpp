@@ -44,42 +44,44 @@ std::string first_problem(const std::vector<yaml::problem>& problems) {
                      problems.size() > 1 ? fmt::format(" (and {} more)", problems.size() - 1) : "");
 }
 
-void judge(system& machine, const cdi::parsed& read, cdi_facts& found) {
-  found.version = read.content.version;
-  found.kind = read.content.kind;
+void judge(system& machine, const cdi::parsed& read, cdi_facts& facts) {
+  facts.version = read.content.version;
+  facts.kind = read.content.kind;
   for (const cdi::device& device : read.content.devices) {
-    found.devices.push_back(device.name);
+    facts.devices.push_back(device.name);
   }
   if (!read.problems.empty()) {
-    found.problem = first_problem(read.problems);
+    facts.problem = first_problem(read.problems);
     return;
   }
-  found.problem = stale_part(machine, read.content.changes);
+  facts.problem = stale_part(machine, read.content.changes);
   for (const cdi::device& device : read.content.devices) {
-    if (found.problem.empty()) {
-      found.problem = stale_part(machine, device.changes);
+    if (facts.problem.empty()) {
+      facts.problem = stale_part(machine, device.changes);
     }
   }
 }
 
 /// Engines use neither of two documents of one directory for a device that both define. `from` is
 /// the index of the directory's first document.
-void judge_conflicts(std::vector<cdi_facts>& all, std::size_t from) {
+void judge_conflicts(std::vector<cdi_facts>& documents, std::size_t from) {
   std::map<std::string, std::size_t> seen;
-  const auto set_conflict = [&all](std::size_t at, const std::string& name, std::size_t other) {
-    if (all[at].problem.empty()) {
-      all[at].problem =
-          fmt::format("{} is also in {}, and engines use neither", name, all[other].path);
+  const auto set_conflict = [&documents](
+                                std::size_t at, const std::string& name, std::size_t other) {
+    if (documents[at].problem.empty()) {
+      documents[at].problem =
+          fmt::format("{} is also in {}, and engines use neither", name, documents[other].path);
     }
   };
   std::vector<bool> valid;
-  valid.reserve(all.size());
-  for (const cdi_facts& each : all) {
+  valid.reserve(documents.size());
+  for (const cdi_facts& each : documents) {
     valid.push_back(each.problem.empty());
   }
-  for (std::size_t at = from; at < all.size(); ++at) {
-    for (std::size_t device = 0; valid[at] && device < all[at].devices.size(); ++device) {
-      const std::string name = fmt::format("{}={}", all[at].kind, all[at].devices[device]);
+  for (std::size_t at = from; at < documents.size(); ++at) {
+    for (std::size_t device = 0; valid[at] && device < documents[at].devices.size(); ++device) {
+      const std::string name =
+          fmt::format("{}={}", documents[at].kind, documents[at].devices[device]);
       const auto [first, fresh] = seen.emplace(name, at);
       if (!fresh) {
         set_conflict(at, name, first->second);
@@ -92,25 +94,25 @@ void judge_conflicts(std::vector<cdi_facts>& all, std::size_t from) {
 }  // namespace
 
 std::vector<cdi_facts> gather_cdi(system& machine) {
-  std::vector<cdi_facts> all;
+  std::vector<cdi_facts> documents;
   for (const std::string& directory : cdi::default_directories()) {
-    const std::size_t from = all.size();
+    const std::size_t first = documents.size();
     for (const std::string& name : machine.list(directory)) {
       if (!name.ends_with(".json") && !name.ends_with(".yaml")) {
         continue;
       }
-      cdi_facts found;
-      found.path = fmt::format("{}/{}", directory, name);
-      if (const auto text = machine.read(found.path)) {
-        judge(machine, cdi::parse(*text, found.path), found);
+      cdi_facts facts;
+      facts.path = fmt::format("{}/{}", directory, name);
+      if (const auto text = machine.read(facts.path)) {
+        judge(machine, cdi::parse(*text, facts.path), facts);
       } else {
-        found.problem = "it cannot be read";
+        facts.problem = "it cannot be read";
       }
-      all.push_back(std::move(found));
+      documents.push_back(std::move(facts));
     }
-    judge_conflicts(all, from);
+    judge_conflicts(documents, first);
   }
-  return all;
+  return documents;
 }
 
 }  // namespace gpushm::inspect

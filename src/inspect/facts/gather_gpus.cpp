@@ -110,7 +110,7 @@ void add_place(system& machine, gpu_facts& gpu) {
 /// The number of replicas of each GPU that a device plugin advertises, from the ids "GPU-…::3" in
 /// the kubelet's checkpoint. Readable only by root on the node.
 std::map<std::string, int> time_slices(system& machine) {
-  std::map<std::string, int> found;
+  std::map<std::string, int> entries;
   const std::string text =
       machine.read("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")
           .value_or(std::string());
@@ -121,12 +121,12 @@ std::map<std::string, int> time_slices(system& machine) {
     const std::size_t colons = id.find("::");
     if (colons != std::string::npos) {
       const int replica = base::number<int>(std::string_view(id).substr(colons + 2)).value_or(0);
-      int& most = found[id.substr(0, colons)];
+      int& most = entries[id.substr(0, colons)];
       most = std::max(most, replica + 1);
     }
     at = end;
   }
-  return found;
+  return entries;
 }
 
 std::string sharing_of(const gpu_facts& gpu, bool mps) {
@@ -219,7 +219,7 @@ void add_links(const gpu_facts& a, const gpu_facts& b, pair_facts& pair) {
 }  // namespace
 
 std::map<std::string, std::uint32_t> gather_majors(system& machine) {
-  std::map<std::string, std::uint32_t> found;
+  std::map<std::string, std::uint32_t> entries;
   const std::string text = machine.read("/proc/devices").value_or(std::string());
   for (const std::string_view line : base::lines_of(text)) {
     if (line.starts_with("Block devices")) {
@@ -227,10 +227,10 @@ std::map<std::string, std::uint32_t> gather_majors(system& machine) {
     }
     const auto words = base::split(line, " ");
     if (words.size() == 2 && words[1].starts_with("nvidia")) {
-      found[std::string(words[1])] = base::number<std::uint32_t>(words[0]).value_or(0);
+      entries[std::string(words[1])] = base::number<std::uint32_t>(words[0]).value_or(0);
     }
   }
-  return found;
+  return entries;
 }
 
 std::vector<device_node_facts> gather_nodes(system& machine,
@@ -276,10 +276,10 @@ std::vector<device_node_facts> gather_nodes(system& machine,
   return nodes;
 }
 
-std::vector<gpu_facts> gather_gpus(system& machine, const facts& all) {
+std::vector<gpu_facts> gather_gpus(system& machine, const facts& facts) {
   std::vector<gpu_facts> gpus;
   add_from_kernel(machine, gpus);
-  add_from_driver(all.driver, gpus);
+  add_from_driver(facts.driver, gpus);
   std::sort(gpus.begin(), gpus.end(), [](const gpu_facts& a, const gpu_facts& b) {
     return a.pci_address < b.pci_address;
   });
@@ -289,7 +289,7 @@ std::vector<gpu_facts> gather_gpus(system& machine, const facts& all) {
     if (each.minor >= 0) {
       each.open_error = ENOENT;
       const std::string path = fmt::format("/dev/nvidia{}", each.minor);
-      for (const device_node_facts& node : all.nodes) {
+      for (const device_node_facts& node : facts.nodes) {
         if (node.path == path) {
           each.open_error = node.open_error;
         }
@@ -297,25 +297,25 @@ std::vector<gpu_facts> gather_gpus(system& machine, const facts& all) {
     }
     const auto found = slices.find(each.uuid);
     each.time_slices = found == slices.end() ? 0 : found->second;
-    each.sharing = sharing_of(each, all.mps);
+    each.sharing = sharing_of(each, facts.mps);
   }
   return gpus;
 }
 
-std::vector<pair_facts> gather_pairs(const facts& all) {
+std::vector<pair_facts> gather_pairs(const facts& facts) {
   std::vector<pair_facts> pairs;
-  for (std::size_t from = 0; from < all.gpus.size(); ++from) {
-    for (std::size_t to = 0; to < all.gpus.size(); ++to) {
+  for (std::size_t from = 0; from < facts.gpus.size(); ++from) {
+    for (std::size_t to = 0; to < facts.gpus.size(); ++to) {
       if (from == to) {
         continue;
       }
-      const gpu_facts& a = all.gpus[from];
-      const gpu_facts& b = all.gpus[to];
+      const gpu_facts& a = facts.gpus[from];
+      const gpu_facts& b = facts.gpus[to];
       pair_facts pair;
       pair.from = from;
       pair.to = to;
       if (!a.cuda.empty() && !b.cuda.empty()) {
-        for (const cuda_pair_view& each : all.driver.cuda.pairs) {
+        for (const cuda_pair_view& each : facts.driver.cuda.pairs) {
           if (each.from == a.cuda.front().ordinal && each.to == b.cuda.front().ordinal) {
             pair.access = each.access;
             pair.native_atomics = each.native_atomics;
@@ -324,7 +324,7 @@ std::vector<pair_facts> gather_pairs(const facts& all) {
         }
       }
       add_links(a, b, pair);
-      pair.pcie_distance = distance_of(all.driver.nvml, a, b);
+      pair.pcie_distance = distance_of(facts.driver.nvml, a, b);
       pairs.push_back(std::move(pair));
     }
   }

@@ -65,16 +65,16 @@ bool is_tegra(system& machine) {
 }  // namespace
 
 selinux_facts gather_selinux(system& machine, const std::vector<device_node_facts>& nodes) {
-  selinux_facts found;
-  found.enforcing = flag_in(machine.read(std::string(selinux_root) + "enforce"));
+  selinux_facts facts;
+  facts.enforcing = flag_in(machine.read(std::string(selinux_root) + "enforce"));
   if (std::string own = line_in(machine, "/proc/self/attr/current"); is_context(own)) {
-    found.context = std::move(own);
+    facts.context = std::move(own);
   }
-  found.present = found.enforcing.has_value() || !found.context.empty();
-  if (!found.present) {
-    return found;
+  facts.present = facts.enforcing.has_value() || !facts.context.empty();
+  if (!facts.present) {
+    return facts;
   }
-  found.container_use_devices = devices_allowed(machine);
+  facts.container_use_devices = devices_allowed(machine);
   std::vector<std::string> paths;
   for (const device_node_facts& node : nodes) {
     if (node.status) {
@@ -86,26 +86,26 @@ selinux_facts gather_selinux(system& machine, const std::vector<device_node_fact
   }
   for (const std::string& path : paths) {
     if (auto label = machine.label(path)) {
-      found.labels[path] = std::move(*label);
+      facts.labels[path] = std::move(*label);
     }
   }
-  return found;
+  return facts;
 }
 
-void gather_platform(system& machine, facts& all) {
-  if (machine.status("/dev/dxg") || all.kernel.find("WSL2") != std::string::npos) {
-    all.platform = "wsl2";
+void gather_platform(system& machine, facts& facts) {
+  if (machine.status("/dev/dxg") || facts.kernel.find("WSL2") != std::string::npos) {
+    facts.platform = "wsl2";
     return;
   }
   // The usual driver also supports some modules of Tegra, and GPUs in their slots.
   const bool usual_driver =
-      all.device_majors.count("nvidia-uvm") != 0 ||
-      std::any_of(all.nodes.begin(), all.nodes.end(), [](const device_node_facts& node) {
+      facts.device_majors.count("nvidia-uvm") != 0 ||
+      std::any_of(facts.nodes.begin(), facts.nodes.end(), [](const device_node_facts& node) {
         return node.path == "/dev/nvidia-uvm" && node.status;
       });
   if (!usual_driver && is_tegra(machine)) {
-    all.platform = "tegra";
-    all.model = line_in(machine, "/proc/device-tree/model");
+    facts.platform = "tegra";
+    facts.model = line_in(machine, "/proc/device-tree/model");
   }
 }
 

@@ -34,32 +34,32 @@ std::uint64_t inode_of(const std::optional<std::string>& link) {
 }
 
 std::map<std::string, namespace_facts> gather_namespaces(system& machine, const std::string& root) {
-  std::map<std::string, namespace_facts> found;
+  std::map<std::string, namespace_facts> entries;
   for (const char* kind : {"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"}) {
-    found[kind].id = inode_of(machine.link(root + "/ns/" + kind));
+    entries[kind].id = inode_of(machine.link(root + "/ns/" + kind));
   }
   for (const auto& [kind, inode] : initial_namespaces) {
-    namespace_facts& each = found[std::string(kind)];
+    namespace_facts& each = entries[std::string(kind)];
     if (each.id != 0) {
       each.host = each.id == inode;
     }
   }
   // These two are fixed only since Linux 6.18: a different number proves nothing.
   for (const auto& [kind, inode] : {std::pair{"net", 0xEFFFFFF9U}, std::pair{"mnt", 0xEFFFFFF8U}}) {
-    if (found[kind].id == inode) {
-      found[kind].host = true;
+    if (entries[kind].id == inode) {
+      entries[kind].host = true;
     }
   }
   // Process 1 is the host's only if /proc shows the host's PID namespace.
   if (inode_of(machine.link("/proc/self/ns/pid")) == 0xEFFFFFFCU) {
     for (const char* kind : {"mnt", "net"}) {
       const std::uint64_t of_init = inode_of(machine.link(std::string("/proc/1/ns/") + kind));
-      if (of_init != 0 && found[kind].id != 0) {
-        found[kind].host = found[kind].id == of_init;
+      if (of_init != 0 && entries[kind].id != 0) {
+        entries[kind].host = entries[kind].id == of_init;
       }
     }
   }
-  return found;
+  return entries;
 }
 
 /// The first run of 64 hexadecimal digits: the container id in an engine's paths.
@@ -113,7 +113,7 @@ std::string runtime_of(std::string_view text) {
 container_facts gather_container(system& machine,
                                  const std::string& root,
                                  const process_facts& process) {
-  container_facts found;
+  container_facts facts;
   std::string texts;
   for (const auto& [controllers, path] : process.cgroups) {
     texts += path + "\n";
@@ -127,98 +127,99 @@ container_facts gather_container(system& machine,
       }
     }
   }
-  found.id = container_id(texts);
-  found.pod_uid = pod_uid(texts);
-  found.runtime = runtime_of(texts);
+  facts.id = container_id(texts);
+  facts.pod_uid = pod_uid(texts);
+  facts.runtime = runtime_of(texts);
   const bool itself = root == "/proc/self";
   // Machines are also built from container images: the marker alone does not prove a container.
   const bool confined = std::any_of(process.namespaces.begin(),
                                     process.namespaces.end(),
                                     [](const auto& each) { return each.second.host == false; });
-  if (itself && confined && found.runtime.empty()) {
+  if (itself && confined && facts.runtime.empty()) {
     if (machine.status("/run/.containerenv")) {
-      found.runtime = "podman";
+      facts.runtime = "podman";
     } else if (machine.status("/.dockerenv")) {
-      found.runtime = "docker";
+      facts.runtime = "docker";
     }
   }
   const auto pid = process.namespaces.find("pid");
   const bool own_pids = pid != process.namespaces.end() && pid->second.host == false;
-  if (found.runtime.empty() && (!found.id.empty() || !found.pod_uid.empty() || own_pids)) {
-    found.runtime = "unknown";
+  if (facts.runtime.empty() && (!facts.id.empty() || !facts.pod_uid.empty() || own_pids)) {
+    facts.runtime = "unknown";
   }
   if (process.variables.count("KUBERNETES_SERVICE_HOST") != 0) {
     const auto host = process.variables.find("HOSTNAME");
-    found.pod_name = host == process.variables.end() ? std::string() : host->second;
+    facts.pod_name = host == process.variables.end() ? std::string() : host->second;
     if (itself) {
-      found.pod_namespace = std::string(base::trim(
+      facts.pod_namespace = std::string(base::trim(
           machine.read("/var/run/secrets/kubernetes.io/serviceaccount/namespace").value_or("")));
     }
-    if (found.runtime.empty()) {
-      found.runtime = "unknown";
+    if (facts.runtime.empty()) {
+      facts.runtime = "unknown";
     }
   }
-  return found;
+  return facts;
 }
 
 std::map<std::string, std::string> gather_variables(system& machine,
                                                     const std::string& root,
                                                     bool itself) {
-  std::map<std::string, std::string> found;
+  std::map<std::string, std::string> texts;
   if (itself) {
     for (const char* name : known_variables) {
       if (auto value = machine.variable(name)) {
-        found[name] = std::move(*value);
+        texts[name] = std::move(*value);
       }
     }
-    return found;
+    return texts;
   }
   const std::string environment = machine.read(root + "/environ").value_or(std::string());
   for (const std::string_view line : base::split(environment, std::string_view("\0", 1))) {
     const std::size_t equals = line.find('=');
     if (equals != std::string_view::npos) {
-      found[std::string(line.substr(0, equals))] = std::string(line.substr(equals + 1));
+      texts[std::string(line.substr(0, equals))] = std::string(line.substr(equals + 1));
     }
   }
-  return found;
+  return texts;
 }
 
 }  // namespace
 
 process_facts gather_process(system& machine, const std::string& pid) {
   const std::string root = "/proc/" + pid;
-  process_facts found;
+  process_facts facts;
   const std::string status = machine.read(root + "/status").value_or(std::string());
-  const auto of = [&](std::string_view name) { return base::field(status, name); };
-  found.name = of("Name").value_or("");
-  found.pid = base::number<std::int32_t>(of("Pid").value_or("")).value_or(0);
-  for (const std::string_view each : base::split(of("NSpid").value_or(""), " \t")) {
-    found.nspid.push_back(base::number<std::int32_t>(each).value_or(0));
+  const auto status_field = [&](std::string_view name) { return base::field(status, name); };
+  facts.name = status_field("Name").value_or("");
+  facts.pid = base::number<std::int32_t>(status_field("Pid").value_or("")).value_or(0);
+  for (const std::string_view each : base::split(status_field("NSpid").value_or(""), " \t")) {
+    facts.nspid.push_back(base::number<std::int32_t>(each).value_or(0));
   }
-  if (found.nspid.empty() && found.pid != 0) {
-    found.nspid.push_back(found.pid);
+  if (facts.nspid.empty() && facts.pid != 0) {
+    facts.nspid.push_back(facts.pid);
   }
   // "real effective saved file system"
   const auto effective = [&](std::string_view name) {
-    const auto ids = base::split(of(name).value_or(""), " \t");
+    const auto ids = base::split(status_field(name).value_or(""), " \t");
     return ids.size() > 1 ? base::number<std::uint32_t>(ids[1]).value_or(0) : 0;
   };
-  found.uid = effective("Uid");
-  found.gid = effective("Gid");
-  found.capabilities = base::number<std::uint64_t>(of("CapEff").value_or(""), 16);
-  found.bounding_capabilities = base::number<std::uint64_t>(of("CapBnd").value_or(""), 16);
-  if (const auto value = base::number<int>(of("NoNewPrivs").value_or(""))) {
-    found.no_new_privileges = *value != 0;
+  facts.uid = effective("Uid");
+  facts.gid = effective("Gid");
+  facts.capabilities = base::number<std::uint64_t>(status_field("CapEff").value_or(""), 16);
+  facts.bounding_capabilities =
+      base::number<std::uint64_t>(status_field("CapBnd").value_or(""), 16);
+  if (const auto value = base::number<int>(status_field("NoNewPrivs").value_or(""))) {
+    facts.no_new_privileges = *value != 0;
   }
-  found.seccomp = base::number<int>(of("Seccomp").value_or("")).value_or(-1);
-  found.namespaces = gather_namespaces(machine, root);
+  facts.seccomp = base::number<int>(status_field("Seccomp").value_or("")).value_or(-1);
+  facts.namespaces = gather_namespaces(machine, root);
   const std::string cgroups = machine.read(root + "/cgroup").value_or(std::string());
   for (const std::string_view line : base::lines_of(cgroups)) {
     // "hierarchy:controllers:path"
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (first != std::string_view::npos && second != std::string_view::npos) {
-      found.cgroups[std::string(line.substr(first + 1, second - first - 1))] =
+      facts.cgroups[std::string(line.substr(first + 1, second - first - 1))] =
           std::string(line.substr(second + 1));
     }
   }
@@ -228,12 +229,12 @@ process_facts gather_process(system& machine, const std::string& pid) {
     const auto words = base::split(line.size() > 26 ? line.substr(26) : std::string_view(), " ");
     const auto value = words.empty() ? std::nullopt : base::number<std::uint64_t>(words[0]);
     if (line.starts_with("Max ") && value) {
-      found.limits[std::string(base::trim(line.substr(0, 26)))] = *value;
+      facts.limits[std::string(base::trim(line.substr(0, 26)))] = *value;
     }
   }
-  found.variables = gather_variables(machine, root, pid == "self");
-  found.container = gather_container(machine, root, found);
-  return found;
+  facts.variables = gather_variables(machine, root, pid == "self");
+  facts.container = gather_container(machine, root, facts);
+  return facts;
 }
 
 }  // namespace gpushm::inspect

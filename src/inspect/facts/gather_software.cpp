@@ -97,18 +97,18 @@ void add_python_runtimes(system& machine,
 
 }  // namespace
 
-void gather_software(system& machine, facts& all) {
+void gather_software(system& machine, facts& facts) {
   const std::string module = machine.read("/proc/driver/nvidia/version").value_or(std::string());
-  all.module_version = base::first_version(module);
-  all.open_module = module.find("Open Kernel Module") != std::string::npos;
-  if (all.module_version.empty()) {
-    all.module_version =
+  facts.module_version = base::first_version(module);
+  facts.open_module = module.find("Open Kernel Module") != std::string::npos;
+  if (facts.module_version.empty()) {
+    facts.module_version =
         std::string(base::trim(machine.read("/sys/module/nvidia/version").value_or("")));
   }
   std::vector<std::string> directories(std::begin(library_directories),
                                        std::end(library_directories));
-  const auto searched = all.self.variables.find("LD_LIBRARY_PATH");
-  if (searched != all.self.variables.end()) {
+  const auto searched = facts.self.variables.find("LD_LIBRARY_PATH");
+  if (searched != facts.self.variables.end()) {
     for (const std::string_view each : base::split(searched->second, ":")) {
       directories.emplace_back(each);
     }
@@ -118,20 +118,20 @@ void gather_software(system& machine, facts& all) {
     const std::string path = directory + "/libcuda.so.1";
     if (seen.insert(path).second && machine.status(path)) {
       const std::string target = machine.link(path).value_or(path);
-      all.libcuda_files.push_back(
+      facts.libcuda_files.push_back(
           target.starts_with('/') ? target : fmt::format("{}/{}", directory, target));
     }
   }
-  const std::string& loaded = all.driver.cuda.library;
-  all.libcuda_version = version_in_name(loaded);
-  if (all.libcuda_version.empty() && loaded.empty() && !all.libcuda_files.empty()) {
-    all.libcuda_version = version_in_name(all.libcuda_files.front());
+  const std::string& loaded = facts.driver.cuda.library;
+  facts.libcuda_version = version_in_name(loaded);
+  if (facts.libcuda_version.empty() && loaded.empty() && !facts.libcuda_files.empty()) {
+    facts.libcuda_version = version_in_name(facts.libcuda_files.front());
   }
   if (loaded.find("/compat/") != std::string::npos) {
-    all.compat_version = all.libcuda_version;
+    facts.compat_version = facts.libcuda_version;
   }
-  add_toolkits(machine, all.toolkits);
-  add_python_runtimes(machine, all.self.variables, all.toolkits);
+  add_toolkits(machine, facts.toolkits);
+  add_python_runtimes(machine, facts.self.variables, facts.toolkits);
 }
 
 }  // namespace gpushm::inspect

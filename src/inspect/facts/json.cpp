@@ -7,18 +7,18 @@
 namespace nlohmann {
 template <typename Value>
 struct adl_serializer<std::optional<Value>> {
-  static void to_json(json& to, const std::optional<Value>& from) {
-    if (from) {
-      to = *from;
+  static void to_json(json& document, const std::optional<Value>& value) {
+    if (value) {
+      document = *value;
     } else {
-      to = nullptr;
+      document = nullptr;
     }
   }
-  static void from_json(const json& from, std::optional<Value>& to) {
-    if (from.is_null()) {
-      to.reset();
+  static void from_json(const json& document, std::optional<Value>& value) {
+    if (document.is_null()) {
+      value.reset();
     } else {
-      to = from.get<Value>();
+      value = document.get<Value>();
     }
   }
 };
@@ -81,51 +81,51 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(nvml_pair_view, from, to, distan
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
     nvml_view, library, problem, result, driver_version, nvml_version, gpus, pairs)
 
-void to_json(json& to, const driver_view& from) {
-  to = {{"failure", from.failure}, {"cuda", from.cuda}, {"nvml", from.nvml}};
+void to_json(json& document, const driver_view& driver) {
+  document = {{"failure", driver.failure}, {"cuda", driver.cuda}, {"nvml", driver.nvml}};
 }
 
-void from_json(const json& from, driver_view& to) {
-  to.failure = from.value("failure", std::string());
-  to.cuda = from.value("cuda", cuda_view());
-  to.nvml = from.value("nvml", nvml_view());
+void from_json(const json& document, driver_view& driver) {
+  driver.failure = document.value("failure", std::string());
+  driver.cuda = document.value("cuda", cuda_view());
+  driver.nvml = document.value("nvml", nvml_view());
 }
 
-void to_json(json& to, const file_status& from) {
-  to = {{"type", from.type},
-        {"mode", from.mode},
-        {"uid", from.uid},
-        {"gid", from.gid},
-        {"major", from.major},
-        {"minor", from.minor}};
+void to_json(json& document, const file_status& status) {
+  document = {{"type", status.type},
+              {"mode", status.mode},
+              {"uid", status.uid},
+              {"gid", status.gid},
+              {"major", status.major},
+              {"minor", status.minor}};
 }
 
-void from_json(const json& from, file_status& to) {
-  to.type = from.at("type").get<std::string>();
-  to.mode = from.value("mode", 0U);
-  to.uid = from.value("uid", 0U);
-  to.gid = from.value("gid", 0U);
-  to.major = from.value("major", 0U);
-  to.minor = from.value("minor", 0U);
+void from_json(const json& document, file_status& status) {
+  status.type = document.at("type").get<std::string>();
+  status.mode = document.value("mode", 0U);
+  status.uid = document.value("uid", 0U);
+  status.gid = document.value("gid", 0U);
+  status.major = document.value("major", 0U);
+  status.minor = document.value("minor", 0U);
 }
 
-void to_json(json& to, const node_holder& from) {
-  to = {{"name", from.name}, {"nodes", from.nodes}};
+void to_json(json& document, const node_holder& holder) {
+  document = {{"name", holder.name}, {"nodes", holder.nodes}};
 }
 
-void from_json(const json& from, node_holder& to) {
-  to.name = from.at("name").get<std::string>();
-  to.nodes = from.at("nodes").get<std::vector<std::string>>();
+void from_json(const json& document, node_holder& holder) {
+  holder.name = document.at("name").get<std::string>();
+  holder.nodes = document.at("nodes").get<std::vector<std::string>>();
 }
 
 namespace {
 
-json as_json(const selinux_facts& from) {
-  return {{"present", from.present},
-          {"enforcing", from.enforcing},
-          {"context", from.context},
-          {"container_use_devices", from.container_use_devices},
-          {"labels", from.labels}};
+json as_json(const selinux_facts& facts) {
+  return {{"present", facts.present},
+          {"enforcing", facts.enforcing},
+          {"context", facts.context},
+          {"container_use_devices", facts.container_use_devices},
+          {"labels", facts.labels}};
 }
 
 json list_of_holders(const std::vector<node_holder>& holders) {
@@ -136,90 +136,90 @@ json list_of_holders(const std::vector<node_holder>& holders) {
   return list;
 }
 
-json as_json(const process_facts& from) {
+json as_json(const process_facts& facts) {
   json namespaces = json::object();
-  for (const auto& [kind, each] : from.namespaces) {
+  for (const auto& [kind, each] : facts.namespaces) {
     namespaces[kind] = {{"id", each.id}, {"host", each.host}};
   }
-  return {{"pid", from.pid},
-          {"name", from.name},
-          {"nspid", from.nspid},
-          {"uid", from.uid},
-          {"gid", from.gid},
-          {"capabilities", from.capabilities},
-          {"bounding_capabilities", from.bounding_capabilities},
-          {"no_new_privileges", from.no_new_privileges},
-          {"seccomp", from.seccomp},
+  return {{"pid", facts.pid},
+          {"name", facts.name},
+          {"nspid", facts.nspid},
+          {"uid", facts.uid},
+          {"gid", facts.gid},
+          {"capabilities", facts.capabilities},
+          {"bounding_capabilities", facts.bounding_capabilities},
+          {"no_new_privileges", facts.no_new_privileges},
+          {"seccomp", facts.seccomp},
           {"namespaces", namespaces},
-          {"cgroups", from.cgroups},
+          {"cgroups", facts.cgroups},
           {"container",
-           {{"runtime", from.container.runtime},
-            {"id", from.container.id},
-            {"pod_uid", from.container.pod_uid},
-            {"pod_name", from.container.pod_name},
-            {"pod_namespace", from.container.pod_namespace}}},
-          {"limits", from.limits},
-          {"variables", from.variables}};
+           {{"runtime", facts.container.runtime},
+            {"id", facts.container.id},
+            {"pod_uid", facts.container.pod_uid},
+            {"pod_name", facts.container.pod_name},
+            {"pod_namespace", facts.container.pod_namespace}}},
+          {"limits", facts.limits},
+          {"variables", facts.variables}};
 }
 
-json as_json(const device_node_facts& from) {
-  return {{"path", from.path},
-          {"status", from.status},
-          {"open_error", from.open_error},
-          {"expected_major", from.expected_major}};
+json as_json(const device_node_facts& facts) {
+  return {{"path", facts.path},
+          {"status", facts.status},
+          {"open_error", facts.open_error},
+          {"expected_major", facts.expected_major}};
 }
 
-json as_json(const gpu_facts& from) {
-  return {{"pci_address", from.pci_address},
-          {"uuid", from.uuid},
-          {"name", from.name},
-          {"minor", from.minor},
-          {"numa_node", from.numa_node},
-          {"open_error", from.open_error},
-          {"pci_path", from.pci_path},
-          {"nvml", from.nvml},
-          {"cuda", from.cuda},
-          {"sharing", from.sharing},
-          {"time_slices", from.time_slices}};
+json as_json(const gpu_facts& facts) {
+  return {{"pci_address", facts.pci_address},
+          {"uuid", facts.uuid},
+          {"name", facts.name},
+          {"minor", facts.minor},
+          {"numa_node", facts.numa_node},
+          {"open_error", facts.open_error},
+          {"pci_path", facts.pci_path},
+          {"nvml", facts.nvml},
+          {"cuda", facts.cuda},
+          {"sharing", facts.sharing},
+          {"time_slices", facts.time_slices}};
 }
 
-json as_json(const pair_facts& from) {
-  return {{"from", from.from},
-          {"to", from.to},
-          {"access", from.access},
-          {"native_atomics", from.native_atomics},
-          {"performance_rank", from.performance_rank},
-          {"links", from.links},
-          {"link_version", from.link_version},
-          {"through_switch", from.through_switch},
-          {"link_bytes_per_second", from.link_bytes_per_second},
-          {"pcie_distance", from.pcie_distance}};
+json as_json(const pair_facts& facts) {
+  return {{"from", facts.from},
+          {"to", facts.to},
+          {"access", facts.access},
+          {"native_atomics", facts.native_atomics},
+          {"performance_rank", facts.performance_rank},
+          {"links", facts.links},
+          {"link_version", facts.link_version},
+          {"through_switch", facts.through_switch},
+          {"link_bytes_per_second", facts.link_bytes_per_second},
+          {"pcie_distance", facts.pcie_distance}};
 }
 
-json as_json(const cdi_facts& from) {
-  return {{"path", from.path},
-          {"kind", from.kind},
-          {"version", from.version},
-          {"devices", from.devices},
-          {"problem", from.problem}};
+json as_json(const cdi_facts& facts) {
+  return {{"path", facts.path},
+          {"kind", facts.kind},
+          {"version", facts.version},
+          {"devices", facts.devices},
+          {"problem", facts.problem}};
 }
 
-json as_json(const other_gpu_facts& from) {
-  return {{"vendor", from.vendor},
-          {"device", from.device},
-          {"path", from.path},
-          {"missing", !from.status},
-          {"open_error", from.open_error}};
+json as_json(const other_gpu_facts& gpu) {
+  return {{"vendor", gpu.vendor},
+          {"device", gpu.device},
+          {"path", gpu.path},
+          {"missing", !gpu.status},
+          {"open_error", gpu.open_error}};
 }
 
-json as_json(const broker_facts& from) {
-  return {{"socket", from.socket},
-          {"reachable", from.reachable},
-          {"domain", from.domain},
-          {"protocol", from.protocol},
-          {"segments", from.segments},
-          {"fence", from.fence},
-          {"problem", from.problem}};
+json as_json(const broker_facts& facts) {
+  return {{"socket", facts.socket},
+          {"reachable", facts.reachable},
+          {"domain", facts.domain},
+          {"protocol", facts.protocol},
+          {"segments", facts.segments},
+          {"fence", facts.fence},
+          {"problem", facts.problem}};
 }
 
 template <typename Values>
@@ -233,46 +233,46 @@ json list_of(const Values& values) {
 
 }  // namespace
 
-void to_json(json& to, const facts& from) {
+void to_json(json& document, const facts& facts) {
   json toolkits = json::array();
-  for (const toolkit_facts& each : from.toolkits) {
+  for (const toolkit_facts& each : facts.toolkits) {
     toolkits.push_back({{"path", each.path}, {"version", each.version}});
   }
   json xids = json::array();
-  for (const xid_facts& each : from.xids) {
+  for (const xid_facts& each : facts.xids) {
     xids.push_back(
         {{"pci_address", each.pci_address}, {"number", each.number}, {"text", each.text}});
   }
-  to = {{"kernel", from.kernel},
-        {"gvisor", from.gvisor},
-        {"platform", from.platform},
-        {"model", from.model},
-        {"selinux", as_json(from.selinux)},
-        {"holders", list_of_holders(from.holders)},
-        {"module_version", from.module_version},
-        {"open_module", from.open_module},
-        {"libcuda_files", from.libcuda_files},
-        {"libcuda_version", from.libcuda_version},
-        {"compat_version", from.compat_version},
-        {"toolkits", toolkits},
-        {"device_majors", from.device_majors},
-        {"nodes", list_of(from.nodes)},
-        {"gpus", list_of(from.gpus)},
-        {"pairs", list_of(from.pairs)},
-        {"xids", xids},
-        {"xids_readable", from.xids_readable},
-        {"mps", from.mps},
-        {"imex_channels", from.imex_channels},
-        {"ptrace_scope", from.ptrace_scope},
-        {"shm_bytes", from.shm_bytes},
-        {"shm_private", from.shm_private},
-        {"self", as_json(from.self)},
-        {"peer", from.peer ? as_json(*from.peer) : json(nullptr)},
-        {"peer_minors", from.peer_minors},
-        {"cdi", list_of(from.cdi)},
-        {"other_gpus", list_of(from.other_gpus)},
-        {"broker", from.broker ? as_json(*from.broker) : json(nullptr)},
-        {"driver", from.driver}};
+  document = {{"kernel", facts.kernel},
+              {"gvisor", facts.gvisor},
+              {"platform", facts.platform},
+              {"model", facts.model},
+              {"selinux", as_json(facts.selinux)},
+              {"holders", list_of_holders(facts.holders)},
+              {"module_version", facts.module_version},
+              {"open_module", facts.open_module},
+              {"libcuda_files", facts.libcuda_files},
+              {"libcuda_version", facts.libcuda_version},
+              {"compat_version", facts.compat_version},
+              {"toolkits", toolkits},
+              {"device_majors", facts.device_majors},
+              {"nodes", list_of(facts.nodes)},
+              {"gpus", list_of(facts.gpus)},
+              {"pairs", list_of(facts.pairs)},
+              {"xids", xids},
+              {"xids_readable", facts.xids_readable},
+              {"mps", facts.mps},
+              {"imex_channels", facts.imex_channels},
+              {"ptrace_scope", facts.ptrace_scope},
+              {"shm_bytes", facts.shm_bytes},
+              {"shm_private", facts.shm_private},
+              {"self", as_json(facts.self)},
+              {"peer", facts.peer ? as_json(*facts.peer) : json(nullptr)},
+              {"peer_minors", facts.peer_minors},
+              {"cdi", list_of(facts.cdi)},
+              {"other_gpus", list_of(facts.other_gpus)},
+              {"broker", facts.broker ? as_json(*facts.broker) : json(nullptr)},
+              {"driver", facts.driver}};
 }
 
 }  // namespace gpushm::inspect

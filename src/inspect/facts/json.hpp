@@ -12,12 +12,12 @@
 
 namespace gpushm::inspect {
 
-void to_json(nlohmann::json& to, const node_holder& from);
-void from_json(const nlohmann::json& from, node_holder& to);
-void to_json(nlohmann::json& to, const driver_view& from);
-void from_json(const nlohmann::json& from, driver_view& to);
-void to_json(nlohmann::json& to, const facts& from);
-void to_json(nlohmann::json& to, const file_status& from);
-void from_json(const nlohmann::json& from, file_status& to);
+void to_json(nlohmann::json& document, const node_holder& holder);
+void from_json(const nlohmann::json& document, node_holder& holder);
+void to_json(nlohmann::json& document, const driver_view& driver);
+void from_json(const nlohmann::json& document, driver_view& driver);
+void to_json(nlohmann::json& document, const facts& facts);
+void to_json(nlohmann::json& document, const file_status& status);
+void from_json(const nlohmann::json& document, file_status& status);
 
 }  // namespace gpushm::inspect

@@ -33,31 +33,32 @@ std::string vendor_of(system& machine, const std::string& entry, std::string_vie
 }  // namespace
 
 std::vector<other_gpu_facts> gather_other_gpus(system& machine) {
-  std::vector<other_gpu_facts> all;
+  std::vector<other_gpu_facts> gpus;
   for (const std::string& name : machine.list("/sys/class/drm")) {
     if (!is_node(name)) {
       continue;
     }
     const std::string entry = "/sys/class/drm/" + name;
-    other_gpu_facts found;
-    found.device = base::name_of(machine.link(entry + "/device").value_or(""));
-    found.vendor = vendor_of(machine, entry, found.device);
-    if (found.vendor.empty()) {
+    other_gpu_facts gpu;
+    gpu.device = base::name_of(machine.link(entry + "/device").value_or(""));
+    gpu.vendor = vendor_of(machine, entry, gpu.device);
+    if (gpu.vendor.empty()) {
       continue;
     }
-    found.path = "/dev/dri/" + name;
-    all.push_back(std::move(found));
+    gpu.path = "/dev/dri/" + name;
+    gpus.push_back(std::move(gpu));
   }
-  if (std::any_of(all.begin(), all.end(), [](const auto& each) { return each.vendor == "amd"; })) {
-    all.push_back({"amd", "kfd", "/dev/kfd", {}, 0});
+  if (std::any_of(
+          gpus.begin(), gpus.end(), [](const auto& each) { return each.vendor == "amd"; })) {
+    gpus.push_back({"amd", "kfd", "/dev/kfd", {}, 0});
   }
-  for (other_gpu_facts& each : all) {
+  for (other_gpu_facts& each : gpus) {
     each.status = machine.status(each.path);
     if (!each.path.starts_with("/dev/dri/card")) {
       each.open_error = machine.open_error(each.path);
     }
   }
-  return all;
+  return gpus;
 }
 
 }  // namespace gpushm::inspect

@@ -51,15 +51,15 @@ class recorded_system final : public system {
   }
   std::optional<std::string> label(const std::string& path) override { return text(labels, path); }
   std::vector<node_holder> holders() override {
-    std::vector<node_holder> all;
-    const auto found = answers_.find(node_holders);
-    if (found != answers_.end()) {
-      for (const auto& [pid, value] : found->items()) {
-        node_holder& each = all.emplace_back(value.get<node_holder>());
+    std::vector<node_holder> holders;
+    const auto answer = answers_.find(node_holders);
+    if (answer != answers_.end()) {
+      for (const auto& [pid, value] : answer->items()) {
+        node_holder& each = holders.emplace_back(value.get<node_holder>());
         each.pid = base::number<std::int32_t>(pid).value_or(0);
       }
     }
-    return all;
+    return holders;
   }
   std::optional<std::string> variable(const std::string& name) override {
     return text(variables, name);
@@ -93,14 +93,14 @@ class recorded_system final : public system {
 /// Checks the type of every value that a replay may return.
 void check_answers(std::string_view name, const json& answers) {
   const auto each = [&](const char* kind, auto&& right) {
-    const auto found = answers.find(kind);
-    if (found == answers.end()) {
+    const auto answer = answers.find(kind);
+    if (answer == answers.end()) {
       return;
     }
-    if (!found->is_object()) {
+    if (!answer->is_object()) {
       refuse(name, fmt::format("\"{}\" is not an object", kind));
     }
-    for (const auto& [key, value] : found->items()) {
+    for (const auto& [key, value] : answer->items()) {
       if (!right(value)) {
         refuse(name, fmt::format("\"{}\" has a malformed value for {}", kind, key));
       }

@@ -204,7 +204,7 @@ class live_system final : public system {
   std::vector<node_holder> holders() override {
     constexpr std::string_view node_stem = "/nvidia";
     const std::string prefix = driver::dev_root() + std::string(node_stem);
-    std::vector<node_holder> found;
+    std::vector<node_holder> holders;
     for (const std::string& name : list("/proc")) {
       const auto pid = base::number<std::int32_t>(name);
       if (!pid || *pid == ::getpid()) {
@@ -222,15 +222,15 @@ class live_system final : public system {
         }
       }
       if (!nodes.empty()) {
-        found.push_back({*pid,
-                         std::string(base::trim(read(root + "/comm").value_or("unknown"))),
-                         {nodes.begin(), nodes.end()}});
+        holders.push_back({*pid,
+                           std::string(base::trim(read(root + "/comm").value_or("unknown"))),
+                           {nodes.begin(), nodes.end()}});
       }
     }
-    std::sort(found.begin(), found.end(), [](const node_holder& a, const node_holder& b) {
+    std::sort(holders.begin(), holders.end(), [](const node_holder& a, const node_holder& b) {
       return a.pid < b.pid;
     });
-    return found;
+    return holders;
   }
 
   std::optional<std::string> variable(const std::string& name) override {

@@ -29,7 +29,7 @@ std::vector<chip> chips_of(const std::vector<const open_segment*>& segments) {
   return chips;
 }
 
-void draw_stack(canvas& to,
+void draw_stack(canvas& canvas,
                 int x,
                 int& y,
                 const std::vector<chip>& chips,
@@ -39,11 +39,11 @@ void draw_stack(canvas& to,
   const style_of_text name{11, "start", color};
   const style_of_text size{11, "end", color};
   for (const chip& each : chips) {
-    to.rectangle(x, y, wide, chip_height, attributes);
+    canvas.rectangle(x, y, wide, chip_height, attributes);
     const double left = wide - 24 - text_width(each.size, size);
-    to.text(x + 8, y + 14, shortened(each.name, name, left), name);
+    canvas.text(x + 8, y + 14, shortened(each.name, name, left), name);
     if (!each.size.empty()) {
-      to.text(x + wide - 8, y + 14, each.size, size);
+      canvas.text(x + wide - 8, y + 14, each.size, size);
     }
     y += chip_height + chip_gap;
   }
@@ -52,26 +52,26 @@ void draw_stack(canvas& to,
 }  // namespace
 
 int content::height() const {
-  int all = box_padding + 20 + static_cast<int>(lines.size()) * 16;
-  all += problem.empty() ? 0 : 18;
+  int result = box_padding + 20 + static_cast<int>(lines.size()) * 16;
+  result += problem.empty() ? 0 : 18;
   const auto stacked = static_cast<int>(slices.size() + chips.size());
-  all += stacked == 0 ? 0 : 8 + stacked * (chip_height + chip_gap);
-  all += slices.empty() || chips.empty() ? 0 : 6;
-  return all + box_padding - 4;
+  result += stacked == 0 ? 0 : 8 + stacked * (chip_height + chip_gap);
+  result += slices.empty() || chips.empty() ? 0 : 6;
+  return result + box_padding - 4;
 }
 
 std::string joined(const std::vector<std::string>& parts, std::string_view separator) {
-  std::string all;
+  std::string text;
   for (const std::string& each : parts) {
     if (!each.empty()) {
-      all += (all.empty() ? "" : std::string(separator)) + each;
+      text += (text.empty() ? "" : std::string(separator)) + each;
     }
   }
-  return all;
+  return text;
 }
 
-content content_of(const topology& all, std::size_t index) {
-  const gpu_facts& gpu = all.machine.gpus[index];
+content content_of(const topology& topology, std::size_t index) {
+  const gpu_facts& gpu = topology.machine.gpus[index];
   content box;
   box.title = fmt::format("GPU {}", index);
   box.badge = gpu.sharing.empty() || gpu.sharing == "full" ? "" : sharing_text(gpu);
@@ -85,7 +85,7 @@ content content_of(const topology& all, std::size_t index) {
                              ", "));
   box.lines.push_back(
       joined({short_address(gpu.pci_address), base::printable(gpu.uuid.substr(0, 12))}, "  "));
-  const measured_pair* local = measured_of(all, index, index);
+  const measured_pair* local = measured_of(topology, index, index);
   if (local != nullptr && local->bytes_per_second > 0) {
     box.lines.push_back("own memory " + rate_text(local->bytes_per_second));
   }
@@ -96,49 +96,51 @@ content content_of(const topology& all, std::size_t index) {
           {instance_name(each), each.total_bytes == 0 ? "" : base::size_text(each.total_bytes)});
     }
   }
-  box.chips = chips_of(segments_of(all, index));
+  box.chips = chips_of(segments_of(topology, index));
   if (gpu.open_error.value_or(0) != 0) {
     box.problem = "cannot be opened here";
   }
   return box;
 }
 
-void draw_box(canvas& to, const content& what, int x, int top, int height) {
-  to.rectangle(x,
-               top,
-               box_width,
-               height,
-               what.problem.empty()
-                   ? R"(rx="8" fill="#ffffff" stroke="#4a5160" stroke-width="1.5")"
-                   : R"(rx="8" fill="#f3f4f6" stroke="#9aa1ac" stroke-width="1.5" )"
-                     R"(stroke-dasharray="5 4")");
+void draw_box(canvas& canvas, const content& content, int x, int top, int height) {
+  canvas.rectangle(x,
+                   top,
+                   box_width,
+                   height,
+                   content.problem.empty()
+                       ? R"(rx="8" fill="#ffffff" stroke="#4a5160" stroke-width="1.5")"
+                       : R"(rx="8" fill="#f3f4f6" stroke="#9aa1ac" stroke-width="1.5" )"
+                         R"(stroke-dasharray="5 4")");
   constexpr int wide = box_width - 2 * box_padding;
   const int left = x + box_padding;
   int y = top + box_padding + 12;
   const style_of_text title{15, "start", text_color, true};
   const style_of_text badge{11, "end", "#7a4b00", true};
-  to.text(left, y, what.title, title);
-  if (!what.badge.empty()) {
-    to.text(x + box_width - box_padding,
-            y,
-            fitted(what.badge, badge, wide - text_width(what.title, title) - 6),
-            badge);
+  canvas.text(left, y, content.title, title);
+  if (!content.badge.empty()) {
+    canvas.text(x + box_width - box_padding,
+                y,
+                fitted(content.badge, badge, wide - text_width(content.title, title) - 6),
+                badge);
   }
   y += 8;
-  for (std::size_t i = 0; i < what.lines.size(); ++i) {
+  for (std::size_t i = 0; i < content.lines.size(); ++i) {
     const style_of_text style{i == 0 ? 12 : 11, "start", i == 0 ? text_color : dim_color};
     y += 16;
-    to.text(left, y - 4, fitted(what.lines[i], style, wide), style);
+    canvas.text(left, y - 4, fitted(content.lines[i], style, wide), style);
   }
-  if (!what.problem.empty()) {
+  if (!content.problem.empty()) {
     y += 18;
     const style_of_text style{11, "start", "#a12622", true};
-    to.text(left, y - 5, fitted(what.problem, style, wide), style);
+    canvas.text(left, y - 5, fitted(content.problem, style, wide), style);
   }
   y += 8;
-  draw_stack(to, left, y, what.slices, R"(rx="3" fill="#e6edfb" stroke="#6f93d8")", "#20407a");
-  y += what.slices.empty() || what.chips.empty() ? 0 : 6;
-  draw_stack(to, left, y, what.chips, R"(rx="10" fill="#fff2d8" stroke="#d9a441")", "#5f4300");
+  draw_stack(
+      canvas, left, y, content.slices, R"(rx="3" fill="#e6edfb" stroke="#6f93d8")", "#20407a");
+  y += content.slices.empty() || content.chips.empty() ? 0 : 6;
+  draw_stack(
+      canvas, left, y, content.chips, R"(rx="10" fill="#fff2d8" stroke="#d9a441")", "#5f4300");
 }
 
 }  // namespace gpushm::inspect

@@ -34,8 +34,8 @@ struct content {
   [[nodiscard]] int height() const;
 };
 
-[[nodiscard]] content content_of(const topology& all, std::size_t index);
-void draw_box(canvas& to, const content& what, int x, int top, int height);
+[[nodiscard]] content content_of(const topology& topology, std::size_t index);
+void draw_box(canvas& canvas, const content& content, int x, int top, int height);
 
 /// Joins the parts that are not empty.
 [[nodiscard]] std::string joined(const std::vector<std::string>& parts, std::string_view separator);

@@ -10,26 +10,26 @@ namespace gpushm::inspect {
 namespace {
 
 std::string escaped(std::string_view text) {
-  std::string all;
+  std::string result;
   for (const char c : text) {
     switch (c) {
       case '&':
-        all += "&amp;";
+        result += "&amp;";
         break;
       case '<':
-        all += "&lt;";
+        result += "&lt;";
         break;
       case '>':
-        all += "&gt;";
+        result += "&gt;";
         break;
       case '"':
-        all += "&quot;";
+        result += "&quot;";
         break;
       default:
-        all += c;
+        result += c;
     }
   }
-  return all;
+  return result;
 }
 
 }  // namespace

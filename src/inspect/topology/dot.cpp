@@ -13,18 +13,18 @@ constexpr std::size_t max_segments = 6;
 
 /// Escapes text for a quoted DOT string. The caller adds DOT's line breaks, "\n".
 std::string escaped(const std::string& text) {
-  std::string all;
+  std::string result;
   for (const char c : base::printable(text)) {
     if (c == '"' || c == '\\') {
-      all += '\\';
+      result += '\\';
     }
-    all += c;
+    result += c;
   }
-  return all;
+  return result;
 }
 
-std::string node(const topology& all, std::size_t index) {
-  const gpu_facts& gpu = all.machine.gpus[index];
+std::string node(const topology& topology, std::size_t index) {
+  const gpu_facts& gpu = topology.machine.gpus[index];
   std::string label = fmt::format("GPU {}\\n{}", index, escaped(gpu_name(gpu)));
   if (gpu_bytes(gpu) > 0) {
     label += "\\n" + base::size_text(gpu_bytes(gpu));
@@ -40,7 +40,7 @@ std::string node(const topology& all, std::size_t index) {
       label += fmt::format("\\n[{}]", escaped(instance_name(each)));
     }
   }
-  const auto own = segments_of(all, index);
+  const auto own = segments_of(topology, index);
   for (std::size_t i = 0; i < own.size() && i < max_segments; ++i) {
     label += fmt::format("\\n{}, {}", escaped(own[i]->name), base::size_text(own[i]->size_bytes));
   }
@@ -51,20 +51,20 @@ std::string node(const topology& all, std::size_t index) {
       "gpu{} [label=\"{}\"{}];\n", index, label, open_problem(gpu).empty() ? "" : ", style=dashed");
 }
 
-std::string link_label(const topology& all, const pair_facts& pair) {
+std::string link_label(const topology& topology, const pair_facts& pair) {
   std::string label = fmt::format("NV{}", pair.links);
   if (pair.link_bytes_per_second > 0) {
     label += " " + rate_text(pair.link_bytes_per_second);
   }
-  const measured_pair* measured = measured_of(all, pair.from, pair.to);
+  const measured_pair* measured = measured_of(topology, pair.from, pair.to);
   if (!pair.through_switch && measured != nullptr && measured->bytes_per_second > 0) {
     label += "\\nmeasured " + rate_text(measured->bytes_per_second);
   }
   return label;
 }
 
-std::string edges(const topology& all) {
-  const facts& machine = all.machine;
+std::string edges(const topology& topology) {
+  const facts& machine = topology.machine;
   const bool switched = is_switched(machine);
   std::string text;
   if (switched) {
@@ -75,7 +75,7 @@ std::string edges(const topology& all) {
           text +=
               fmt::format("  nvswitch -- gpu{} [label=\"{}\", penwidth=3, color=\"#4e8a12\"];\n",
                           i,
-                          link_label(all, pair));
+                          link_label(topology, pair));
           break;
         }
       }
@@ -90,7 +90,7 @@ std::string edges(const topology& all) {
         fmt::format("  gpu{} -- gpu{} [label=\"{}\", {}];\n",
                     pair.from,
                     pair.to,
-                    linked ? link_label(all, pair) : escaped(pair.pcie_distance),
+                    linked ? link_label(topology, pair) : escaped(pair.pcie_distance),
                     linked ? R"(penwidth=3, color="#4e8a12")" : R"(style=dashed, color="#80868f")");
   }
   return text;
@@ -98,26 +98,27 @@ std::string edges(const topology& all) {
 
 }  // namespace
 
-std::string topology_dot(const topology& all) {
+std::string topology_dot(const topology& topology) {
   std::string text = "graph topology {\n  graph [fontname=\"sans-serif\", label=\"" +
-                     escaped(driver_text(all.machine)) +
+                     escaped(driver_text(topology.machine)) +
                      "\"];\n  node [shape=box, fontname=\"sans-serif\"];\n"
                      "  edge [fontname=\"sans-serif\", fontsize=10];\n";
-  if (all.machine.gpus.empty()) {
-    return fmt::format("{}  none [label=\"{}\"];\n}}\n", text, escaped(no_gpu_text(all.machine)));
+  if (topology.machine.gpus.empty()) {
+    return fmt::format(
+        "{}  none [label=\"{}\"];\n}}\n", text, escaped(no_gpu_text(topology.machine)));
   }
-  for (const gpu_group& group : numa_groups(all.machine)) {
+  for (const gpu_group& group : numa_groups(topology.machine)) {
     const bool known = group.numa_node >= 0;
     if (known) {
       text += fmt::format("  subgraph cluster_numa{0} {{\n    label=\"NUMA node {0}\";\n",
                           group.numa_node);
     }
     for (const std::size_t gpu : group.gpus) {
-      text += (known ? "    " : "  ") + node(all, gpu);
+      text += (known ? "    " : "  ") + node(topology, gpu);
     }
     text += known ? "  }\n" : "";
   }
-  return text + edges(all) + "}\n";
+  return text + edges(topology) + "}\n";
 }
 
 }  // namespace gpushm::inspect

@@ -9,7 +9,7 @@ namespace gpushm::inspect {
 
 /// Keys are the names of the members. Reading throws nlohmann::json::exception for a key that is
 /// missing or a value of the wrong type.
-void to_json(nlohmann::json& to, const measured_pair& from);
-void from_json(const nlohmann::json& from, measured_pair& to);
+void to_json(nlohmann::json& document, const measured_pair& pair);
+void from_json(const nlohmann::json& document, measured_pair& pair);
 
 }  // namespace gpushm::inspect

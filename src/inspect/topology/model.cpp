@@ -25,11 +25,11 @@ bool is_of(const gpu_facts& gpu, const std::string& uuid) {
 
 }  // namespace
 
-std::vector<gpu_group> numa_groups(const facts& all) {
+std::vector<gpu_group> numa_groups(const facts& facts) {
   std::map<int, gpu_group> by_node;
-  for (std::size_t i = 0; i < all.gpus.size(); ++i) {
-    gpu_group& group = by_node[all.gpus[i].numa_node];
-    group.numa_node = all.gpus[i].numa_node;
+  for (std::size_t i = 0; i < facts.gpus.size(); ++i) {
+    gpu_group& group = by_node[facts.gpus[i].numa_node];
+    group.numa_node = facts.gpus[i].numa_node;
     group.gpus.push_back(i);
   }
   std::vector<gpu_group> groups;
@@ -40,51 +40,53 @@ std::vector<gpu_group> numa_groups(const facts& all) {
   return groups;
 }
 
-const pair_facts* pair_of(const facts& all, std::size_t from, std::size_t to) {
-  const auto found = std::find_if(all.pairs.begin(), all.pairs.end(), [&](const pair_facts& each) {
-    return each.from == from && each.to == to;
-  });
-  return found == all.pairs.end() ? nullptr : &*found;
+const pair_facts* pair_of(const facts& facts, std::size_t from, std::size_t to) {
+  const auto found =
+      std::find_if(facts.pairs.begin(), facts.pairs.end(), [&](const pair_facts& each) {
+        return each.from == from && each.to == to;
+      });
+  return found == facts.pairs.end() ? nullptr : &*found;
 }
 
-const measured_pair* measured_of(const topology& all, std::size_t from, std::size_t to) {
-  const auto& gpus = all.machine.gpus;
-  const auto found =
-      std::find_if(all.measured.begin(), all.measured.end(), [&](const measured_pair& each) {
+const measured_pair* measured_of(const topology& topology, std::size_t from, std::size_t to) {
+  const auto& gpus = topology.machine.gpus;
+  const auto found = std::find_if(
+      topology.measured.begin(), topology.measured.end(), [&](const measured_pair& each) {
         return is_of(gpus[from], each.from) && is_of(gpus[to], each.to);
       });
-  return found == all.measured.end() ? nullptr : &*found;
+  return found == topology.measured.end() ? nullptr : &*found;
 }
 
-std::vector<const open_segment*> segments_of(const topology& all, std::size_t gpu) {
+std::vector<const open_segment*> segments_of(const topology& topology, std::size_t gpu) {
   std::vector<const open_segment*> own;
-  for (const open_segment& each : all.segments) {
-    if (is_of(all.machine.gpus[gpu], each.device)) {
+  for (const open_segment& each : topology.segments) {
+    if (is_of(topology.machine.gpus[gpu], each.device)) {
       own.push_back(&each);
     }
   }
   return own;
 }
 
-std::vector<const open_segment*> other_segments(const topology& all) {
+std::vector<const open_segment*> other_segments(const topology& topology) {
   std::vector<const open_segment*> others;
-  for (const open_segment& each : all.segments) {
+  for (const open_segment& each : topology.segments) {
     const auto has = [&](const gpu_facts& gpu) { return is_of(gpu, each.device); };
-    if (std::none_of(all.machine.gpus.begin(), all.machine.gpus.end(), has)) {
+    if (std::none_of(topology.machine.gpus.begin(), topology.machine.gpus.end(), has)) {
       others.push_back(&each);
     }
   }
   return others;
 }
 
-bool has_links(const facts& all) {
-  return std::any_of(
-      all.pairs.begin(), all.pairs.end(), [](const pair_facts& each) { return each.links > 0; });
+bool has_links(const facts& facts) {
+  return std::any_of(facts.pairs.begin(), facts.pairs.end(), [](const pair_facts& each) {
+    return each.links > 0;
+  });
 }
 
-bool is_switched(const facts& all) {
-  return has_links(all) &&
-         std::all_of(all.pairs.begin(), all.pairs.end(), [](const pair_facts& each) {
+bool is_switched(const facts& facts) {
+  return has_links(facts) &&
+         std::all_of(facts.pairs.begin(), facts.pairs.end(), [](const pair_facts& each) {
            return each.from == each.to || each.links == 0 || each.through_switch;
          });
 }
@@ -144,28 +146,28 @@ std::string rate_text(double bytes_per_second) {
                       : fmt::format("{:.0f} GB/s", giga);
 }
 
-std::string no_gpu_text(const facts& all) {
-  std::string why = all.driver.failure;
+std::string no_gpu_text(const facts& facts) {
+  std::string why = facts.driver.failure;
   if (why.empty()) {
-    why = all.driver.cuda.problem;
+    why = facts.driver.cuda.problem;
   }
   if (why.empty()) {
-    why = all.driver.nvml.problem;
+    why = facts.driver.nvml.problem;
   }
   return why.empty() ? "no GPU here" : "no GPU here: " + base::printable(why);
 }
 
-std::string driver_text(const facts& all) {
-  std::string version = all.module_version;
+std::string driver_text(const facts& facts) {
+  std::string version = facts.module_version;
   if (version.empty()) {
-    version = all.driver.nvml.driver_version;
+    version = facts.driver.nvml.driver_version;
   }
   std::string text = version.empty() ? "" : "driver " + base::printable(version);
-  if (all.driver.cuda.version > 0) {
+  if (facts.driver.cuda.version > 0) {
     text += fmt::format("{}CUDA {}.{}",
                         text.empty() ? "" : ", ",
-                        all.driver.cuda.version / 1000,
-                        all.driver.cuda.version % 1000 / 10);
+                        facts.driver.cuda.version / 1000,
+                        facts.driver.cuda.version % 1000 / 10);
   }
   return text;
 }

@@ -18,21 +18,22 @@ struct gpu_group {
   std::vector<std::size_t> gpus;
 };
 /// GPUs grouped by NUMA node, in ascending order.
-[[nodiscard]] std::vector<gpu_group> numa_groups(const facts& all);
+[[nodiscard]] std::vector<gpu_group> numa_groups(const facts& facts);
 
-[[nodiscard]] const pair_facts* pair_of(const facts& all, std::size_t from, std::size_t to);
+[[nodiscard]] const pair_facts* pair_of(const facts& facts, std::size_t from, std::size_t to);
 /// Returns null if it was not measured.
-[[nodiscard]] const measured_pair* measured_of(const topology& all,
+[[nodiscard]] const measured_pair* measured_of(const topology& topology,
                                                std::size_t from,
                                                std::size_t to);
 /// Segments on GPU `gpu` and its instances.
-[[nodiscard]] std::vector<const open_segment*> segments_of(const topology& all, std::size_t gpu);
+[[nodiscard]] std::vector<const open_segment*> segments_of(const topology& topology,
+                                                           std::size_t gpu);
 /// Segments in host memory or on GPUs that are not shown because they are hidden from this process.
-[[nodiscard]] std::vector<const open_segment*> other_segments(const topology& all);
+[[nodiscard]] std::vector<const open_segment*> other_segments(const topology& topology);
 
 /// Whether all pairs have NVLinks through switches.
-[[nodiscard]] bool is_switched(const facts& all);
-[[nodiscard]] bool has_links(const facts& all);
+[[nodiscard]] bool is_switched(const facts& facts);
+[[nodiscard]] bool has_links(const facts& facts);
 
 [[nodiscard]] std::string gpu_name(const gpu_facts& gpu);         ///< without "NVIDIA "
 [[nodiscard]] std::uint64_t gpu_bytes(const gpu_facts& gpu);      ///< of the whole GPU; 0: unknown
@@ -46,8 +47,8 @@ struct gpu_group {
 /// "397 GB/s", "2.12 TB/s": decimal, as in data sheets.
 [[nodiscard]] std::string rate_text(double bytes_per_second);
 /// "no GPU here: libcuda.so.1 was not found".
-[[nodiscard]] std::string no_gpu_text(const facts& all);
+[[nodiscard]] std::string no_gpu_text(const facts& facts);
 /// "driver 580.159.04, CUDA 13.0"; empty if unknown.
-[[nodiscard]] std::string driver_text(const facts& all);
+[[nodiscard]] std::string driver_text(const facts& facts);
 
 }  // namespace gpushm::inspect

@@ -37,9 +37,9 @@ struct edge {
   int lane = 0;
 };
 
-std::string measured_text(const topology& all, const pair_facts& pair) {
-  const measured_pair* one = measured_of(all, pair.from, pair.to);
-  const measured_pair* other = measured_of(all, pair.to, pair.from);
+std::string measured_text(const topology& topology, const pair_facts& pair) {
+  const measured_pair* one = measured_of(topology, pair.from, pair.to);
+  const measured_pair* other = measured_of(topology, pair.to, pair.from);
   double slowest = 0;
   for (const measured_pair* each : {one, other}) {
     if (each != nullptr && each->bytes_per_second > 0) {
@@ -63,7 +63,8 @@ std::string best_label(const std::vector<std::string>& candidates,
 
 class picture {
  public:
-  explicit picture(const topology& all) : all_(all), switched_(is_switched(all.machine)) {}
+  explicit picture(const topology& topology)
+      : all_(topology), switched_(is_switched(topology.machine)) {}
 
   std::string draw() {
     if (all_.machine.gpus.empty()) {
@@ -181,13 +182,13 @@ class picture {
     }
     return static_cast<int>(lanes.size());
   }
-  [[nodiscard]] int left(const edge& each) const {
-    return std::min(middle(each.from), middle(each.to));
+  [[nodiscard]] int left(const edge& edge) const {
+    return std::min(middle(edge.from), middle(edge.to));
   }
-  [[nodiscard]] int right(const edge& each) const {
-    return std::max(middle(each.from), middle(each.to));
+  [[nodiscard]] int right(const edge& edge) const {
+    return std::max(middle(edge.from), middle(edge.to));
   }
-  [[nodiscard]] int span(const edge& each) const { return right(each) - left(each); }
+  [[nodiscard]] int span(const edge& edge) const { return right(edge) - left(edge); }
 
   [[nodiscard]] std::string link_text(const pair_facts& pair) const {
     const std::string count = fmt::format("{} NVLink", pair.links) +
@@ -405,12 +406,12 @@ class picture {
   };
 
   [[nodiscard]] std::vector<sample> legend() const {
-    std::vector<sample> all;
+    std::vector<sample> samples;
     if (has_links(all_.machine)) {
-      all.push_back({"NVLink, rate one way", "", false});
+      samples.push_back({"NVLink, rate one way", "", false});
     }
     if (!under_.empty() || has_bus()) {
-      all.push_back({"PCIe only", "", true});
+      samples.push_back({"PCIe only", "", true});
     }
     const auto any = [&](auto member) {
       return std::any_of(contents_.begin(), contents_.end(), [&](const content& each) {
@@ -418,17 +419,17 @@ class picture {
       });
     };
     if (any(&content::slices)) {
-      all.push_back({"MIG instance", R"(rx="3" fill="#e6edfb" stroke="#6f93d8")", false});
+      samples.push_back({"MIG instance", R"(rx="3" fill="#e6edfb" stroke="#6f93d8")", false});
     }
     if (any(&content::chips) || !other_segments(all_).empty()) {
-      all.push_back({"open segment", R"(rx="7" fill="#fff2d8" stroke="#d9a441")", false});
+      samples.push_back({"open segment", R"(rx="7" fill="#fff2d8" stroke="#d9a441")", false});
     }
     if (any(&content::problem)) {
-      all.push_back({"GPU that cannot be opened here",
-                     R"(rx="3" fill="#f3f4f6" stroke="#9aa1ac" stroke-dasharray="4 3")",
-                     false});
+      samples.push_back({"GPU that cannot be opened here",
+                         R"(rx="3" fill="#f3f4f6" stroke="#9aa1ac" stroke-dasharray="4 3")",
+                         false});
     }
-    return all;
+    return samples;
   }
 
   /// Draws the legend and the segments in host memory; returns the picture's height.
@@ -494,8 +495,8 @@ class picture {
 
 }  // namespace
 
-std::string topology_svg(const topology& all) {
-  return picture(all).draw();
+std::string topology_svg(const topology& topology) {
+  return picture(topology).draw();
 }
 
 }  // namespace gpushm::inspect

@@ -34,10 +34,10 @@ std::string bytes_text(std::uint64_t bytes) {
   return bytes == 0 ? std::string() : base::size_text(bytes);
 }
 
-std::string identities(const facts& all) {
+std::string identities(const facts& facts) {
   base::table rows({{"GPU"}, {"NAME"}, {"UUID"}, {"PCI"}, {"NUMA"}});
-  for (std::size_t i = 0; i < all.gpus.size(); ++i) {
-    const gpu_facts& gpu = all.gpus[i];
+  for (std::size_t i = 0; i < facts.gpus.size(); ++i) {
+    const gpu_facts& gpu = facts.gpus[i];
     rows.add({std::to_string(i),
               base::shortened(gpu_name(gpu), name_columns),
               base::shortened(base::printable(gpu.uuid), 40),
@@ -82,7 +82,7 @@ std::vector<std::string> property_row(std::size_t index, const gpu_facts& gpu) {
           handles_of(gpu)};
 }
 
-std::string properties(const facts& all) {
+std::string properties(const facts& facts) {
   base::table rows({{"GPU"},
                     {"CC"},
                     {"MEMORY"},
@@ -95,17 +95,17 @@ std::string properties(const facts& all) {
                     {"MIG"},
                     {"SHARING"},
                     {"HANDLES"}});
-  for (std::size_t i = 0; i < all.gpus.size(); ++i) {
-    rows.add(property_row(i, all.gpus[i]));
+  for (std::size_t i = 0; i < facts.gpus.size(); ++i) {
+    rows.add(property_row(i, facts.gpus[i]));
   }
   return text_of(rows);
 }
 
-std::string instances(const facts& all) {
+std::string instances(const facts& facts) {
   base::table rows({{"GPU"}, {"INSTANCE"}, {"MEMORY"}, {"UUID"}});
-  for (std::size_t i = 0; i < all.gpus.size(); ++i) {
-    if (all.gpus[i].nvml) {
-      for (const mig_instance_view& each : all.gpus[i].nvml->mig_instances) {
+  for (std::size_t i = 0; i < facts.gpus.size(); ++i) {
+    if (facts.gpus[i].nvml) {
+      for (const mig_instance_view& each : facts.gpus[i].nvml->mig_instances) {
         rows.add({std::to_string(i),
                   base::shortened(instance_name(each), name_columns),
                   bytes_text(each.total_bytes),
@@ -119,7 +119,7 @@ std::string instances(const facts& all) {
 /// A matrix of the results of `cell`, at most `matrix_columns` GPUs wide.
 template <typename Cell>
 std::string matrix(const std::string& title, std::size_t count, Cell cell) {
-  std::string all = fmt::format("\n{}\n", title);
+  std::string text = fmt::format("\n{}\n", title);
   for (std::size_t first = 0; first < count; first += matrix_columns) {
     const std::size_t end = std::min(count, first + matrix_columns);
     std::vector<base::table::column> columns{{""}};
@@ -134,9 +134,9 @@ std::string matrix(const std::string& title, std::size_t count, Cell cell) {
       }
       rows.add(std::move(cells));
     }
-    all += text_of(rows);
+    text += text_of(rows);
   }
-  return all;
+  return text;
 }
 
 std::string path_text(const pair_facts& pair) {
@@ -146,11 +146,11 @@ std::string path_text(const pair_facts& pair) {
   return pair.pcie_distance.empty() ? "?" : base::shortened(base::printable(pair.pcie_distance), 4);
 }
 
-std::string peer_cell(const facts& all, std::size_t from, std::size_t to) {
+std::string peer_cell(const facts& facts, std::size_t from, std::size_t to) {
   if (from == to) {
     return ".";
   }
-  const pair_facts* pair = pair_of(all, from, to);
+  const pair_facts* pair = pair_of(facts, from, to);
   if (pair == nullptr) {
     return "?";
   }
@@ -163,9 +163,9 @@ std::string peer_cell(const facts& all, std::size_t from, std::size_t to) {
   return text;
 }
 
-std::string link_legend(const facts& all) {
+std::string link_legend(const facts& facts) {
   std::set<std::string> lines;
-  for (const pair_facts& each : all.pairs) {
+  for (const pair_facts& each : facts.pairs) {
     if (each.links == 0) {
       continue;
     }
@@ -186,9 +186,9 @@ std::string link_legend(const facts& all) {
 }
 
 /// Explains the marks that occur in the cells.
-std::string cell_legend(const facts& all) {
-  const auto any = [&all](auto&& holds) {
-    return std::any_of(all.pairs.begin(), all.pairs.end(), [&](const pair_facts& each) {
+std::string cell_legend(const facts& facts) {
+  const auto any = [&facts](auto&& holds) {
+    return std::any_of(facts.pairs.begin(), facts.pairs.end(), [&](const pair_facts& each) {
       return each.from != each.to && holds(each);
     });
   };
@@ -209,11 +209,11 @@ std::string cell_legend(const facts& all) {
     add("(X)  no peer access");
   }
   const auto unknown = [&](std::size_t from, std::size_t to) {
-    const pair_facts* pair = from == to ? nullptr : pair_of(all, from, to);
+    const pair_facts* pair = from == to ? nullptr : pair_of(facts, from, to);
     return from != to && (pair == nullptr || path_text(*pair) == "?");
   };
-  for (std::size_t at = 0; at < all.gpus.size() * all.gpus.size(); ++at) {
-    if (unknown(at / all.gpus.size(), at % all.gpus.size())) {
+  for (std::size_t at = 0; at < facts.gpus.size() * facts.gpus.size(); ++at) {
+    if (unknown(at / facts.gpus.size(), at % facts.gpus.size())) {
       add("?  unknown");
       break;
     }
@@ -221,23 +221,23 @@ std::string cell_legend(const facts& all) {
   return text.empty() ? text : text + "\n";
 }
 
-std::string peers(const facts& all) {
-  const std::size_t count = all.gpus.size();
+std::string peers(const facts& facts) {
+  const std::size_t count = facts.gpus.size();
   std::string text = matrix("Peers (row uses memory of column)", count, [&](auto from, auto to) {
-    return peer_cell(all, from, to);
+    return peer_cell(facts, from, to);
   });
-  text += link_legend(all);
-  text += cell_legend(all);
+  text += link_legend(facts);
+  text += cell_legend(facts);
   const auto known = [](const pair_facts& each) { return !each.pcie_distance.empty(); };
-  if (has_links(all) && std::any_of(all.pairs.begin(), all.pairs.end(), known)) {
+  if (has_links(facts) && std::any_of(facts.pairs.begin(), facts.pairs.end(), known)) {
     text += matrix("PCIe distance", count, [&](auto from, auto to) {
-      const pair_facts* pair = pair_of(all, from, to);
+      const pair_facts* pair = pair_of(facts, from, to);
       return from == to        ? "."
              : pair == nullptr ? "?"
                                : base::shortened(base::printable(pair->pcie_distance), 4);
     });
   }
-  text += !std::any_of(all.pairs.begin(), all.pairs.end(), known)
+  text += !std::any_of(facts.pairs.begin(), facts.pairs.end(), known)
               ? ""
               : "  PIX  one PCIe switch; PXB  several; PHB  through the CPU's bridge; NODE  within "
                 "a NUMA "
@@ -262,22 +262,22 @@ std::string mapping_cell(const measured_pair* pair) {
                                                   : fmt::format("{:.0f}", pair->mapping_ns / 1e3);
 }
 
-std::string measurements(const topology& all) {
-  if (all.measured.empty()) {
+std::string measurements(const topology& topology) {
+  if (topology.measured.empty()) {
     return {};
   }
-  const std::size_t count = all.machine.gpus.size();
+  const std::size_t count = topology.machine.gpus.size();
   std::string text = matrix("Measured, GB/s (row reads column)", count, [&](auto from, auto to) {
-    return rate_cell(measured_of(all, from, to));
+    return rate_cell(measured_of(topology, from, to));
   });
   text += matrix("Measured, ns of a small copy (row reads column)", count, [&](auto from, auto to) {
-    return latency_cell(measured_of(all, from, to));
+    return latency_cell(measured_of(topology, from, to));
   });
   text += matrix("Measured, us of a first mapping (row maps memory of column)",
                  count,
-                 [&](auto from, auto to) { return mapping_cell(measured_of(all, from, to)); });
+                 [&](auto from, auto to) { return mapping_cell(measured_of(topology, from, to)); });
   std::set<std::string> problems;
-  for (const measured_pair& each : all.measured) {
+  for (const measured_pair& each : topology.measured) {
     if (!each.problem.empty()) {
       problems.insert(base::printable(each.problem));
     }
@@ -288,7 +288,7 @@ std::string measurements(const topology& all) {
   return text;
 }
 
-std::string segments(const topology& all) {
+std::string segments(const topology& topology) {
   base::table rows({{"GPU"}, {"SIZE"}, {"SEGMENT"}});
   std::size_t left_out = 0;
   const auto add = [&](const std::string& where, const std::vector<const open_segment*>& some) {
@@ -302,10 +302,10 @@ std::string segments(const topology& all) {
       }
     }
   };
-  for (std::size_t i = 0; i < all.machine.gpus.size(); ++i) {
-    add(std::to_string(i), segments_of(all, i));
+  for (std::size_t i = 0; i < topology.machine.gpus.size(); ++i) {
+    add(std::to_string(i), segments_of(topology, i));
   }
-  for (const open_segment* each : other_segments(all)) {
+  for (const open_segment* each : other_segments(topology)) {
     add(each->device.empty() ? "host" : "hidden", {each});
   }
   if (rows.empty()) {
@@ -315,10 +315,10 @@ std::string segments(const topology& all) {
       "\n{}{}", text_of(rows), left_out == 0 ? "" : fmt::format("+{} more: gpushm ls\n", left_out));
 }
 
-std::string hidden(const facts& all) {
+std::string hidden(const facts& facts) {
   std::string text;
-  for (std::size_t i = 0; i < all.gpus.size(); ++i) {
-    const std::string problem = open_problem(all.gpus[i]);
+  for (std::size_t i = 0; i < facts.gpus.size(); ++i) {
+    const std::string problem = open_problem(facts.gpus[i]);
     if (!problem.empty()) {
       text += base::wrapped(fmt::format("GPU {} cannot be opened here: {}", i, problem), 0);
     }
@@ -328,8 +328,8 @@ std::string hidden(const facts& all) {
 
 }  // namespace
 
-std::string topology_text(const topology& all) {
-  const facts& machine = all.machine;
+std::string topology_text(const topology& topology) {
+  const facts& machine = topology.machine;
   std::string text = driver_text(machine);
   text += text.empty() ? "" : "\n\n";
   if (const std::string problem = driver_problem(machine); !problem.empty()) {
@@ -339,13 +339,13 @@ std::string topology_text(const topology& all) {
     text = fmt::format("{}\n{}", base::wrapped(unusable, 0), text);
   }
   if (machine.gpus.empty()) {
-    return text + base::wrapped(no_gpu_text(machine), 0) + segments(all);
+    return text + base::wrapped(no_gpu_text(machine), 0) + segments(topology);
   }
   text += identities(machine) + "\n" + properties(machine) + instances(machine) + hidden(machine);
   if (machine.gpus.size() > 1) {
     text += peers(machine);
   }
-  return text + measurements(all) + segments(all);
+  return text + measurements(topology) + segments(topology);
 }
 
 }  // namespace gpushm::inspect

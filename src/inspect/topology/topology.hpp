@@ -46,10 +46,10 @@ struct topology {
 };
 
 /// Tables of at most 100 columns (8 GPUs); names are escaped as `base::printable` does.
-[[nodiscard]] std::string topology_text(const topology& all);
+[[nodiscard]] std::string topology_text(const topology& topology);
 /// A graph for Graphviz.
-[[nodiscard]] std::string topology_dot(const topology& all);
+[[nodiscard]] std::string topology_dot(const topology& topology);
 /// An SVG picture; deterministic.
-[[nodiscard]] std::string topology_svg(const topology& all);
+[[nodiscard]] std::string topology_svg(const topology& topology);
 
 }  // namespace gpushm::inspect

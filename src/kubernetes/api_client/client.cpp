@@ -148,7 +148,7 @@ class client::impl {
              const std::string& selector,
              std::size_t limit,
              const std::stop_token& stop) {
-    json all;
+    json result;
     std::size_t bytes = 0;
     std::string next;
     do {
@@ -174,16 +174,16 @@ class client::impl {
       }
       next = text_at(page, "/metadata/continue");
       check_progress(path, page, next, bytes);
-      if (all.is_null()) {
-        all = std::move(page);
+      if (result.is_null()) {
+        result = std::move(page);
       } else {
-        all["metadata"] = std::move(page["metadata"]);
+        result["metadata"] = std::move(page["metadata"]);
         for (json& each : page["items"]) {
-          all["items"].push_back(std::move(each));
+          result["items"].push_back(std::move(each));
         }
       }
     } while (!next.empty());
-    return all;
+    return result;
   }
 
   void check_progress(const std::string& path,
@@ -255,9 +255,9 @@ void client::remove(const std::string& path, const std::string& uid) const {
 
 std::vector<std::string> client::versions_of(const std::string& group) const {
   const std::string path = group.empty() ? "/api" : "/apis/" + group;
-  json found;
+  json answer;
   try {
-    found = get(path);
+    answer = get(path);
   } catch (const api_error& failure) {
     if (failure.not_found()) {
       return {};
@@ -265,11 +265,11 @@ std::vector<std::string> client::versions_of(const std::string& group) const {
     throw;
   }
   std::vector<std::string> versions;
-  const std::string preferred = text_at(found, "/preferredVersion/version");
+  const std::string preferred = text_at(answer, "/preferredVersion/version");
   if (!preferred.empty()) {
     versions.push_back(preferred);
   }
-  for (const json& each : found.value("versions", json::array())) {
+  for (const json& each : answer.value("versions", json::array())) {
     const std::string version =
         each.is_string() ? each.get<std::string>() : text_at(each, "/version");
     if (!version.empty() && version != preferred) {

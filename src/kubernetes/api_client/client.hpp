@@ -173,7 +173,10 @@ class collection_watch {
     std::function<void(const std::exception&)> failed = {};
   };
   /// `through` must outlive the watch.
-  collection_watch(const client& through, std::string path, std::string field_selector, handler to);
+  collection_watch(const client& through,
+                   std::string path,
+                   std::string field_selector,
+                   handler handler);
   collection_watch(const collection_watch&) = delete;
   collection_watch& operator=(const collection_watch&) = delete;
   /// Ends the thread; waits for a running handler.

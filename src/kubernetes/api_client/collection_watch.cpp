@@ -35,11 +35,11 @@ std::string version_of(const json& object) {
 
 class collection_watch::impl {
  public:
-  impl(const client& through, std::string path, std::string field_selector, handler to)
+  impl(const client& through, std::string path, std::string field_selector, handler handler)
       : through_(through),
         path_(std::move(path)),
         selector_(std::move(field_selector)),
-        to_(std::move(to)),
+        to_(std::move(handler)),
         thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
   [[nodiscard]] bool is_current() const noexcept { return current_; }
@@ -75,8 +75,8 @@ class collection_watch::impl {
   }
 
   void list(const std::stop_token& stop) {
-    const json all = through_.list(path_, selector_, stop);
-    const std::string version = version_of(all);
+    const json collection = through_.list(path_, selector_, stop);
+    const std::string version = version_of(collection);
     if (version.empty()) {
       throw error(errc::protocol_error,
                   "list",
@@ -84,7 +84,7 @@ class collection_watch::impl {
                   "the list has no resourceVersion",
                   "check that the path is a collection's");
     }
-    to_.listed(all.at("items").get<std::vector<json>>());
+    to_.listed(collection.at("items").get<std::vector<json>>());
     version_ = version;
   }
 
@@ -215,9 +215,9 @@ class collection_watch::impl {
 collection_watch::collection_watch(const client& through,
                                    std::string path,
                                    std::string field_selector,
-                                   handler to)
+                                   handler handler)
     : impl_(std::make_unique<impl>(
-          through, std::move(path), std::move(field_selector), std::move(to))) {}
+          through, std::move(path), std::move(field_selector), std::move(handler))) {}
 
 collection_watch::~collection_watch() = default;
 

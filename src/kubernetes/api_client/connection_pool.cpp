@@ -15,10 +15,10 @@ std::unique_ptr<connection> connection_pool::take() {
   return std::make_unique<connection>(access_, options_);
 }
 
-void connection_pool::put(std::unique_ptr<connection> one) {
+void connection_pool::put(std::unique_ptr<connection> connection) {
   const std::lock_guard lock(mutex_);
   if (idle_.size() < max_idle) {
-    idle_.push_back(std::move(one));
+    idle_.push_back(std::move(connection));
   }
 }
 

@@ -20,7 +20,7 @@ class connection_pool {
       : access_(access), options_(options) {}
 
   [[nodiscard]] std::unique_ptr<connection> take();
-  void put(std::unique_ptr<connection> one);
+  void put(std::unique_ptr<connection> connection);
 
  private:
   const server_access& access_;

@@ -49,8 +49,8 @@ class kubeconfig {
     }
   }
 
-  const yaml::node* member(const yaml::node& of, std::string_view key) {
-    for (const yaml::entry& each : reader_.entries(of, "this part")) {
+  const yaml::node* member(const yaml::node& node, std::string_view key) {
+    for (const yaml::entry& each : reader_.entries(node, "this part")) {
       if (each.key == key && !reader_.is_null(*each.value)) {
         return &yaml::followed(*each.value);
       }
@@ -59,9 +59,9 @@ class kubeconfig {
     return nullptr;
   }
 
-  std::string text(const yaml::node& of, std::string_view key) {
+  std::string text(const yaml::node& node, std::string_view key) {
     std::string value;
-    if (const yaml::node* found = member(of, key)) {
+    if (const yaml::node* found = member(node, key)) {
       reader_.read(*found, key, value);
       check_problems();
     }
@@ -74,8 +74,8 @@ class kubeconfig {
   const yaml::node* named(std::string_view list,
                           std::string_view member_name,
                           const std::string& name) {
-    if (const yaml::node* all = member(*tree_.root, list)) {
-      for (const yaml::node* each : reader_.elements(*all, list)) {
+    if (const yaml::node* node = member(*tree_.root, list)) {
+      for (const yaml::node* each : reader_.elements(*node, list)) {
         const yaml::node* content = member(*each, member_name);
         if (text(*each, "name") == name && content != nullptr) {
           return content;
@@ -86,13 +86,13 @@ class kubeconfig {
     return nullptr;
   }
 
-  std::string file_of(const yaml::node& of, std::string_view key) {
-    const std::string value = text(of, key);
+  std::string file_of(const yaml::node& node, std::string_view key) {
+    const std::string value = text(node, key);
     return value.empty() ? value : (directory_ / value).lexically_normal().string();
   }
 
-  std::string decoded(const yaml::node& of, std::string_view key) {
-    const std::string value = text(of, key);
+  std::string decoded(const yaml::node& node, std::string_view key) {
+    const std::string value = text(node, key);
     const auto bytes = base64_decoded(value);
     if (!bytes) {
       fail(fmt::format("{} is not base64", key));

@@ -38,12 +38,12 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
-std::string next_step_of(const request_name& what, int status, const std::string& reason) {
+std::string next_step_of(const request_name& name, int status, const std::string& reason) {
   switch (status) {
     case 401:
       return "check that the token or certificate is of this cluster and has not expired";
     case 403:
-      return permission_advice(what.operation, what.path);
+      return permission_advice(name.operation, name.path);
     case 404:
       return {};
     case 409:
@@ -78,7 +78,7 @@ std::string cause_of(int status,
   return cause;
 }
 
-[[noreturn]] void throw_reply(const request_name& what,
+[[noreturn]] void throw_reply(const request_name& name,
                               int status,
                               const std::string& reason,
                               std::string_view message,
@@ -86,21 +86,21 @@ std::string cause_of(int status,
                               std::string object_name = {}) {
   throw api_error(status,
                   reason,
-                  what.operation,
-                  what.path,
+                  name.operation,
+                  name.path,
                   cause_of(status, reason, message, retry_after),
-                  next_step_of(what, status, reason),
+                  next_step_of(name, status, reason),
                   retry_after,
                   std::move(object_name));
 }
 
-[[noreturn]] void throw_error_reply(const request_name& what, const http_response& response) {
+[[noreturn]] void throw_error_reply(const request_name& name, const http_response& response) {
   if (response.status >= 300 && response.status < 400) {
     throw api_error(
         response.status,
         {},
-        what.operation,
-        what.path,
+        name.operation,
+        name.path,
         fmt::format("the server replied with {} and a redirect to {}; redirects are not followed",
                     response.status,
                     base::in_quotes(response.location)),
@@ -108,10 +108,10 @@ std::string cause_of(int status,
   }
   const auto status = json_of(response.body);
   if (status && status->is_object() && member(*status, "kind") == "Status") {
-    throw_status(what, response.status, *status, response.retry_after);
+    throw_status(name, response.status, *status, response.retry_after);
   }
   const bool is_text = response.content_type.starts_with("text/plain");
-  throw_reply(what,
+  throw_reply(name,
               response.status,
               {},
               is_text ? std::string_view(response.body) : std::string_view(),
@@ -135,7 +135,7 @@ std::optional<json> json_of(std::string_view text) {
   }
 }
 
-void throw_status(const request_name& what,
+void throw_status(const request_name& name,
                   int status,
                   const json& object,
                   std::chrono::seconds retry_after) {
@@ -151,7 +151,7 @@ void throw_status(const request_name& what,
   }
   const auto details = object.find("details");
   throw_reply(
-      what,
+      name,
       status,
       member(object, "reason"),
       member(object, "message"),
@@ -159,15 +159,15 @@ void throw_status(const request_name& what,
       details != object.end() && details->is_object() ? member(*details, "name") : std::string());
 }
 
-json object_of(const request_name& what, const http_response& response) {
+json object_of(const request_name& name, const http_response& response) {
   if (response.status < 200 || response.status >= 300) {
-    throw_error_reply(what, response);
+    throw_error_reply(name, response);
   }
   constexpr const char* next_step = "check that the URL is the API server's";
   if (!response.content_type.starts_with("application/json")) {
     throw error(errc::protocol_error,
-                what.operation,
-                what.path,
+                name.operation,
+                name.path,
                 fmt::format("the reply's content type is {}, not application/json",
                             response.content_type.empty() ? "missing"
                                                           : base::in_quotes(response.content_type)),
@@ -176,8 +176,8 @@ json object_of(const request_name& what, const http_response& response) {
   auto object = json_of(response.body);
   if (!object || !object->is_object()) {
     throw error(errc::protocol_error,
-                what.operation,
-                what.path,
+                name.operation,
+                name.path,
                 "the reply is not a JSON object",
                 next_step);
   }

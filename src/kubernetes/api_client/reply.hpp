@@ -22,10 +22,10 @@ struct request_name {
 
 /// Returns the object in the response. Throws `api_error` for a status other than success, `error`
 /// (protocol_error) when it is not a JSON object.
-[[nodiscard]] nlohmann::json object_of(const request_name& what, const http_response& response);
+[[nodiscard]] nlohmann::json object_of(const request_name& name, const http_response& response);
 
 /// Throws the error of a Status object; `status` applies when the object has no code.
-[[noreturn]] void throw_status(const request_name& what,
+[[noreturn]] void throw_status(const request_name& name,
                                int status,
                                const nlohmann::json& object,
                                std::chrono::seconds retry_after);

@@ -15,10 +15,10 @@ namespace gpushm::api_client {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class watch_lines {
  public:
-  watch_lines(const request_name& what,
+  watch_lines(const request_name& name,
               std::size_t max_bytes,
               const std::function<void(const watch_event&)>& on_event)
-      : what_(what), max_bytes_(max_bytes), on_event_(on_event) {}
+      : what_(name), max_bytes_(max_bytes), on_event_(on_event) {}
 
   /// Returns whether a line was completed. Throws `api_error` for an error event, `error`
   /// (protocol_error, message_too_large), and what the handler throws.

@@ -18,7 +18,7 @@ void in_order() noexcept {
 }
 
 void announce(reported_call& call,
-              reported_call::kind what,
+              reported_call::kind kind,
               std::uint64_t subject,
               const msghdr& header) noexcept {
   call.what = reported_call::kind::none;
@@ -27,7 +27,7 @@ void announce(reported_call& call,
   call.header.msg_hdr = header;
   call.subject = subject;
   in_order();
-  call.what = what;
+  call.what = kind;
   in_order();
 }
 

@@ -330,8 +330,8 @@ using body = std::variant<hello,
                           continued>;
 
 /// Whether a client sends it on the event lane; everything else is sent on the request lane.
-[[nodiscard]] inline bool is_sent_on_event_lane(const body& what) noexcept {
-  return std::holds_alternative<confirmed>(what) || std::holds_alternative<report>(what);
+[[nodiscard]] inline bool is_sent_on_event_lane(const body& body) noexcept {
+  return std::holds_alternative<confirmed>(body) || std::holds_alternative<report>(body);
 }
 
 struct message {

@@ -313,61 +313,61 @@ std::uint32_t crc_of(std::span<const std::byte> bytes) {
 
 // ---- reading ----
 
-device_id read_device(const field_reader& in) {
+device_id read_device(const field_reader& reader) {
   device_id result;
-  const auto kind = in.number<std::uint8_t>(device_field::kind);
+  const auto kind = reader.number<std::uint8_t>(device_field::kind);
   if (kind > static_cast<std::uint8_t>(device_kind::mig)) {
     unsupported("device kind " + std::to_string(kind) + " is not supported");
   }
   result.kind = static_cast<device_kind>(kind);
-  result.uuid = in.text(device_field::uuid);
-  result.pci_address = in.text(device_field::pci_address);
-  result.minor = in.number<std::int32_t>(device_field::minor, -1);
+  result.uuid = reader.text(device_field::uuid);
+  result.pci_address = reader.text(device_field::pci_address);
+  result.minor = reader.number<std::int32_t>(device_field::minor, -1);
   return result;
 }
 
-base::process_identity read_exporter(const field_reader& in) {
+base::process_identity read_exporter(const field_reader& reader) {
   base::process_identity result;
-  result.boot_id = in.text(exporter_field::boot_id);
-  result.pid_namespace = in.number<std::uint64_t>(exporter_field::pid_namespace);
-  result.pid = in.number<std::int32_t>(exporter_field::pid);
-  result.start_time = in.number<std::uint64_t>(exporter_field::start_time);
-  in.copy(exporter_field::epoch, result.epoch);
+  result.boot_id = reader.text(exporter_field::boot_id);
+  result.pid_namespace = reader.number<std::uint64_t>(exporter_field::pid_namespace);
+  result.pid = reader.number<std::int32_t>(exporter_field::pid);
+  result.start_time = reader.number<std::uint64_t>(exporter_field::start_time);
+  reader.copy(exporter_field::epoch, result.epoch);
   return result;
 }
 
-legacy_handle read_legacy(const field_reader& in) {
+legacy_handle read_legacy(const field_reader& reader) {
   legacy_handle result;
-  in.copy(legacy_field::bytes, result.bytes);
-  if (in.has(legacy_field::pid_offset)) {
-    result.pid_offset = in.required_number<std::uint16_t>(legacy_field::pid_offset);
+  reader.copy(legacy_field::bytes, result.bytes);
+  if (reader.has(legacy_field::pid_offset)) {
+    result.pid_offset = reader.required_number<std::uint16_t>(legacy_field::pid_offset);
   }
   return result;
 }
 
-pool_pointer read_pool(const field_reader& in) {
+pool_pointer read_pool(const field_reader& reader) {
   pool_pointer result;
-  in.copy(pool_field::bytes, result.bytes);
-  result.pool = in.number<std::uint64_t>(pool_field::pool);
+  reader.copy(pool_field::bytes, result.bytes);
+  result.pool = reader.number<std::uint64_t>(pool_field::pool);
   return result;
 }
 
-broker_reference read_broker(const field_reader& in) {
+broker_reference read_broker(const field_reader& reader) {
   broker_reference result;
-  result.socket_path = in.text(broker_field::socket_path);
-  in.copy(broker_field::epoch, result.epoch);
-  result.name = in.text(broker_field::name);
-  result.generation = in.required_number<std::uint64_t>(broker_field::generation);
+  result.socket_path = reader.text(broker_field::socket_path);
+  reader.copy(broker_field::epoch, result.epoch);
+  result.name = reader.text(broker_field::name);
+  result.generation = reader.required_number<std::uint64_t>(broker_field::generation);
   return result;
 }
 
-word_reference read_word(const field_reader& in) {
+word_reference read_word(const field_reader& reader) {
   word_reference result;
-  result.file = in.required_number<std::int32_t>(word_field::file);
-  result.file_system = in.required_number<std::uint64_t>(word_field::file_system);
-  result.inode = in.required_number<std::uint64_t>(word_field::inode);
-  result.life_pipe = in.required_number<std::int32_t>(word_field::life_pipe);
-  result.word = in.required_number<std::uint32_t>(word_field::word);
+  result.file = reader.required_number<std::int32_t>(word_field::file);
+  result.file_system = reader.required_number<std::uint64_t>(word_field::file_system);
+  result.inode = reader.required_number<std::uint64_t>(word_field::inode);
+  result.life_pipe = reader.required_number<std::int32_t>(word_field::life_pipe);
+  result.word = reader.required_number<std::uint32_t>(word_field::word);
   return result;
 }
 

@@ -11,10 +11,10 @@ namespace gpushm::keeper {
 
 namespace {
 
-bool are_same_file(int one, int other) noexcept {
+bool are_same_file(int left, int right) noexcept {
   struct stat first {};
   struct stat second {};
-  return ::fstat(one, &first) == 0 && ::fstat(other, &second) == 0 &&
+  return ::fstat(left, &first) == 0 && ::fstat(right, &second) == 0 &&
          first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
@@ -100,8 +100,8 @@ std::vector<stored_descriptor> stored_descriptors::all() const {
   for (const auto& [name, number] : index_) {
     result.push_back({name, number});
   }
-  std::sort(result.begin(), result.end(), [](const auto& one, const auto& other) {
-    return one.number < other.number;
+  std::sort(result.begin(), result.end(), [](const auto& left, const auto& right) {
+    return left.number < right.number;
   });
   return result;
 }

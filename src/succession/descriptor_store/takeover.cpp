@@ -192,10 +192,11 @@ void refuse(int successor, const std::string& reason) noexcept {
   }
 }
 
-base::guarded_fd accept_successor(const transport::listener& at) {
+base::guarded_fd accept_successor(const transport::listener& listener) {
   auto connection = base::guarded_fd::open([&] {
-    return base::retry(
-        [&] { return ::accept4(at.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+    return base::retry([&] {
+      return ::accept4(listener.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    });
   });
   if (!connection) {
     return {};
@@ -219,7 +220,7 @@ base::guarded_fd accept_successor(const transport::listener& at) {
 
 void hand_over(int successor,
                const std::vector<stored_descriptor>& everything,
-               const transport::listener& at,
+               const transport::listener& listener,
                milliseconds timeout,
                const std::function<void(base::unique_fd life)>& before_all) {
   const auto deadline = base::deadline_after(timeout);
@@ -241,7 +242,7 @@ void hand_over(int successor,
   base::unique_fd life(pipe[0]);
   const base::unique_fd write_end(pipe[1]);
   before_all(std::move(life));
-  const std::array<int, 3> rest{at.lock_descriptor(), at.descriptor(), write_end.get()};
+  const std::array<int, 3> rest{listener.lock_descriptor(), listener.descriptor(), write_end.get()};
   send(successor, all, rest);
 }
 

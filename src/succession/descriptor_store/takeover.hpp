@@ -57,7 +57,7 @@ void report_failure(int predecessor, const std::string& reason) noexcept;
 
 /// Accepts a successor; empty: none waits, or it has another uid, or does not speak this protocol.
 /// Blocks for one second at most.
-[[nodiscard]] base::guarded_fd accept_successor(const transport::listener& at);
+[[nodiscard]] base::guarded_fd accept_successor(const transport::listener& listener);
 
 /// Answers a successor that this keeper does not hand over now. Does not block.
 void refuse(int successor, const std::string& reason) noexcept;
@@ -68,7 +68,7 @@ void refuse(int successor, const std::string& reason) noexcept;
 /// been called.
 void hand_over(int successor,
                const std::vector<stored_descriptor>& kept,
-               const transport::listener& at,
+               const transport::listener& listener,
                std::chrono::milliseconds timeout,
                const std::function<void(base::unique_fd life)>& before_all);
 

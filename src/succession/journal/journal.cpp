@@ -100,11 +100,11 @@ constexpr std::uint64_t entry_bytes(std::uint64_t value_bytes) noexcept {
   return sizeof(entry_header) + (value_bytes + alignment - 1) / alignment * alignment;
 }
 
-error damaged(std::string_view what) {
+error damaged(std::string_view cause) {
   return {errc::invalid_argument,
           std::string(operation),
           {},
-          "the file is not a journal that this version can read: " + std::string(what),
+          "the file is not a journal that this version can read: " + std::string(cause),
           "start the broker without it; its clients connect again"};
 }
 
@@ -116,8 +116,8 @@ error full(std::uint64_t max_bytes) {
           "remove segments, or end clients"};
 }
 
-bool is_equal(std::span<const std::byte> one, std::span<const std::byte> other) noexcept {
-  return std::equal(one.begin(), one.end(), other.begin(), other.end());
+bool is_equal(std::span<const std::byte> left, std::span<const std::byte> right) noexcept {
+  return std::equal(left.begin(), left.end(), right.begin(), right.end());
 }
 
 /// A ring that needs larger files than this process may write would seem full before its end.
@@ -517,17 +517,17 @@ class journal::impl {
       std::memcpy(&entry, bytes_at(at), sizeof(entry));
       const std::uint64_t length = entry_bytes(entry.size_bytes);
       // What an erasure has erased was before it, and is gone.
-      node* const found = entry.what == change_kind::put
-                              ? records_.find({entry.kind, entry.first, entry.second})
-                              : nullptr;
-      if (found != nullptr && found->second.committed.position == at + sizeof(entry)) {
+      node* const node = entry.what == change_kind::put
+                             ? records_.find({entry.kind, entry.first, entry.second})
+                             : nullptr;
+      if (node != nullptr && node->second.committed.position == at + sizeof(entry)) {
         try {
           grow_to(end_ + length + records_.size() * sizeof(entry_header));
         } catch (const std::exception&) {  // full, or memory is short: a later commit tries again
           break;
         }
         std::memcpy(bytes_at(end_), bytes_at(at), length);
-        mark(*found, {end_ + sizeof(entry), entry.size_bytes, true});
+        mark(*node, {end_ + sizeof(entry), entry.size_bytes, true});
         end_ += length;
       }
       at += length;
@@ -543,9 +543,9 @@ class journal::impl {
     }
   }
 
-  void append(const record_key& key, change_kind what, std::span<const std::byte> value) noexcept {
+  void append(const record_key& key, change_kind kind, std::span<const std::byte> value) noexcept {
     const entry_header entry{
-        static_cast<std::uint32_t>(value.size()), what, key.kind, 0, key.first, key.second};
+        static_cast<std::uint32_t>(value.size()), kind, key.kind, 0, key.first, key.second};
     std::memcpy(bytes_at(end_), &entry, sizeof(entry));
     if (!value.empty()) {
       std::memcpy(bytes_at(end_ + sizeof(entry)), value.data(), value.size());
@@ -553,29 +553,29 @@ class journal::impl {
     end_ += entry_bytes(value.size());
   }
 
-  void change(const record_key& key, const place& to) { mark(records_.find_or_add(key), to); }
+  void change(const record_key& key, const place& place) { mark(records_.find_or_add(key), place); }
 
-  void mark(node& which, const place& to) noexcept {
-    record& of = which.second;
-    of.changed = to;
-    of.rewritten = rewritten_;
-    if (!std::exchange(of.is_changed, true)) {
-      of.next_changed = std::exchange(changed_, &which);
+  void mark(node& node, const place& place) noexcept {
+    record& record = node.second;
+    record.changed = place;
+    record.rewritten = rewritten_;
+    if (!std::exchange(record.is_changed, true)) {
+      record.next_changed = std::exchange(changed_, &node);
     }
   }
 
   void apply() noexcept {
     for (node* each = std::exchange(changed_, nullptr); each != nullptr;) {
-      record& of = each->second;
-      node* const next = of.next_changed;
-      if (of.committed.exists) {
-        live_bytes_ -= entry_bytes(of.committed.size_bytes);
+      record& record = each->second;
+      node* const next = record.next_changed;
+      if (record.committed.exists) {
+        live_bytes_ -= entry_bytes(record.committed.size_bytes);
         --count_;
       }
-      of.committed = of.changed;
-      of.is_changed = false;
-      if (of.committed.exists) {
-        live_bytes_ += entry_bytes(of.committed.size_bytes);
+      record.committed = record.changed;
+      record.is_changed = false;
+      if (record.committed.exists) {
+        live_bytes_ += entry_bytes(record.committed.size_bytes);
         ++count_;
       } else {
         records_.erase(record_key(each->first));  // a copy: it is in the node
@@ -602,7 +602,7 @@ class journal::impl {
   std::uint32_t rewritten_ = 0;  ///< the rewrite that is being made; 0: none
 };
 
-journal::journal(std::unique_ptr<impl> all) : impl_(std::move(all)) {}
+journal::journal(std::unique_ptr<impl> impl) : impl_(std::move(impl)) {}
 journal::journal(journal&&) noexcept = default;
 journal& journal::operator=(journal&&) noexcept = default;
 journal::~journal() = default;

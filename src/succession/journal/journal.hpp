@@ -20,8 +20,8 @@ struct record_key {
   std::uint64_t first = 0;
   std::uint64_t second = 0;
   friend bool operator==(const record_key&, const record_key&) = default;
-  friend bool operator<(const record_key& one, const record_key& two) noexcept {
-    return std::tie(one.kind, one.first, one.second) < std::tie(two.kind, two.first, two.second);
+  friend bool operator<(const record_key& key, const record_key& two) noexcept {
+    return std::tie(key.kind, key.first, key.second) < std::tie(two.kind, two.first, two.second);
   }
 };
 
@@ -113,7 +113,7 @@ class journal {
                            const record_key& key,
                            std::span<const std::byte> value);
   class impl;
-  explicit journal(std::unique_ptr<impl> all);
+  explicit journal(std::unique_ptr<impl> impl);
   void visit_all(visitor visit, const void* context) const;
 
   std::unique_ptr<impl> impl_;

@@ -37,10 +37,10 @@ constexpr std::array<std::pair<int, std::string_view>, 17> names{{{SIGABRT, "SIG
 
 std::string signal_text(int number) {
   std::string text = "signal " + std::to_string(number);
-  const auto* const found = std::find_if(
+  const auto* const name = std::find_if(
       names.begin(), names.end(), [&](const auto& each) { return each.first == number; });
-  if (found != names.end()) {
-    text.append(" (").append(found->second).append(")");
+  if (name != names.end()) {
+    text.append(" (").append(name->second).append(")");
   }
   return text;
 }

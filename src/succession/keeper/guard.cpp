@@ -46,7 +46,7 @@ pid_t fork_with_descriptors() noexcept {
 }
 
 /// Returns nothing if the guard has died.
-std::optional<int> work(const guarded_work& what, pid_t guard_pid) noexcept {
+std::optional<int> work(const guarded_work& work, pid_t guard_pid) noexcept {
   try {
     // Before this process has descriptors of its own: a forked child closes those of its parent.
     static_cast<void>(base::fork_generation());
@@ -57,7 +57,7 @@ std::optional<int> work(const guarded_work& what, pid_t guard_pid) noexcept {
     if (!guard) {
       base::throw_errno(errno, operation, {}, "pidfd_open");
     }
-    return what.run(guard.get());
+    return work.run(guard.get());
   } catch (const std::exception& why) {
     base::log(log_level::error, why.what());
     return work_failed;
@@ -65,10 +65,10 @@ std::optional<int> work(const guarded_work& what, pid_t guard_pid) noexcept {
 }
 
 /// Returns the status of the worker's end.
-int guard(const guarded_work& what, pid_t worker) {
+int guard(const guarded_work& work, pid_t worker) {
   // Programs of workers that have died become this process's children.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  sigset_t awaited = what.signals;
+  sigset_t awaited = work.signals;
   sigaddset(&awaited, SIGCHLD);
   for (;;) {
     // Reaps all: also children of workers that have died and, as PID 1, those of others.
@@ -80,7 +80,7 @@ int guard(const guarded_work& what, pid_t worker) {
     }
     const int number = ::sigwaitinfo(&awaited, nullptr);
     if (number > 0 && number != SIGCHLD) {
-      what.note(number);
+      work.note(number);
       base::signal_process(worker, number);
     }
   }
@@ -88,7 +88,7 @@ int guard(const guarded_work& what, pid_t worker) {
 
 }  // namespace
 
-int run_guarded(const guarded_work& what) {
+int run_guarded(const guarded_work& guarded_work) {
   bool is_first = true;
   milliseconds delay{0};
   for (;;) {
@@ -96,7 +96,7 @@ int run_guarded(const guarded_work& what) {
     const auto started = clock::now();
     const pid_t worker = fork_with_descriptors();
     if (worker == 0) {
-      if (const auto status = work(what, self)) {
+      if (const auto status = work(guarded_work, self)) {
         ::_exit(*status);
       }
       base::log(log_level::warning, "one of the keeper's two processes has died: starting another");
@@ -112,7 +112,7 @@ int run_guarded(const guarded_work& what) {
       continue;
     }
     is_first = false;
-    const int status = guard(what, worker);
+    const int status = guard(guarded_work, worker);
     if (WIFEXITED(status)) {
       return WEXITSTATUS(status);
     }

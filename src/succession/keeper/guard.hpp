@@ -23,6 +23,6 @@ struct guarded_work {
 
 /// Blocks until a worker exits, and returns its status. Throws `error`: system_error, if the first
 /// worker cannot be started.
-[[nodiscard]] int run_guarded(const guarded_work& what);
+[[nodiscard]] int run_guarded(const guarded_work& guarded_work);
 
 }  // namespace gpushm::keeper

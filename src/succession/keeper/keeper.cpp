@@ -52,8 +52,8 @@ std::size_t raised_open_file_limit() {
   return std::min(static_cast<std::size_t>(limit.rlim_cur), largest_number);
 }
 
-std::size_t most_descriptors(std::size_t all) {
-  return all > 2 * reserved_descriptors ? all - reserved_descriptors : reserved_descriptors;
+std::size_t most_descriptors(std::size_t limit) {
+  return limit > 2 * reserved_descriptors ? limit - reserved_descriptors : reserved_descriptors;
 }
 
 /// Creates the directory of a socket, for this user only, if there is none; binding the socket
@@ -66,18 +66,18 @@ const std::string& with_directory(const std::string& path) {
 struct directory_traits {
   using value_type = DIR*;
   static DIR* empty() noexcept { return nullptr; }
-  static void close(DIR* of) noexcept { ::closedir(of); }
+  static void close(DIR* directory) noexcept { ::closedir(directory); }
 };
 
 /// Numbers of this process's open descriptors.
 std::vector<int> open_descriptors() {
-  const base::unique_handle<directory_traits> all(::opendir("/proc/self/fd"));
-  base::checked(operation, "/proc/self/fd", "opendir", [&] { return all ? 0 : -1; });
+  const base::unique_handle<directory_traits> directory(::opendir("/proc/self/fd"));
+  base::checked(operation, "/proc/self/fd", "opendir", [&] { return directory ? 0 : -1; });
   std::vector<int> result;
   // NOLINTNEXTLINE(concurrency-mt-unsafe): the only thread
-  while (const dirent* const each = ::readdir(all.get())) {
+  while (const dirent* const each = ::readdir(directory.get())) {
     const auto number = base::number<int>(std::string_view(&each->d_name[0]));
-    if (number && *number != ::dirfd(all.get())) {
+    if (number && *number != ::dirfd(directory.get())) {
       result.push_back(*number);
     }
   }
@@ -85,11 +85,11 @@ std::vector<int> open_descriptors() {
 }
 
 /// A worker that fails while descriptors are stored is replaced, as one that is killed.
-std::optional<int> work_or_die(const worker_context& in) {
+std::optional<int> work_or_die(const worker_context& context) {
   try {
-    return work(in);
+    return work(context);
   } catch (const std::exception& why) {
-    if (in.stored.empty()) {
+    if (context.stored.empty()) {
       throw;
     }
     base::log(log_level::error, why.what());
@@ -175,26 +175,26 @@ class keeper::impl {
     }
   }
 
-  void listen_at(transport::listener at) {
-    shared_->device = at.file().device;
-    shared_->inode = at.file().inode;
-    shared_->removes_files = at.removes_files();
-    auto [lock, socket] = std::move(at).release();
+  void listen_at(transport::listener listener) {
+    shared_->device = listener.file().device;
+    shared_->inode = listener.file().inode;
+    shared_->removes_files = listener.removes_files();
+    auto [lock, socket] = std::move(listener).release();
     shared_->lock.take(lock.release());
     shared_->listener.take(socket.release());
   }
 
-  void continue_with(taken_over all) {
-    if (all.descriptors.size() > options_.max_descriptors) {
+  void continue_with(taken_over predecessor) {
+    if (predecessor.descriptors.size() > options_.max_descriptors) {
       throw error(errc::too_many_descriptors,
                   std::string(operation),
                   options_.takeover_path,
-                  "the previous keeper has " + std::to_string(all.descriptors.size()) +
+                  "the previous keeper has " + std::to_string(predecessor.descriptors.size()) +
                       " descriptors, more than the " + std::to_string(options_.max_descriptors) +
                       " that this one stores",
                   "raise --max-descriptors, and the open file limit");
     }
-    for (named_descriptor& each : all.descriptors) {
+    for (named_descriptor& each : predecessor.descriptors) {
       if (!stored_.add(each.name, std::move(each.descriptor))) {
         throw error(errc::too_many_descriptors,
                     std::string(operation),
@@ -203,10 +203,10 @@ class keeper::impl {
                     "lower the open file limit of this keeper");
       }
     }
-    listen_at(
-        transport::listener(options_.takeover_path, std::move(all.lock), std::move(all.listener)));
-    shared_->life.take(std::move(all.life));
-    shared_->predecessor.take(all.predecessor.release());
+    listen_at(transport::listener(
+        options_.takeover_path, std::move(predecessor.lock), std::move(predecessor.listener)));
+    shared_->life.take(std::move(predecessor.life));
+    shared_->predecessor.take(predecessor.predecessor.release());
     base::log(log_level::info, "taken over " + std::to_string(stored_.size()) + " descriptors");
   }
 

@@ -96,8 +96,8 @@ bool move_inherited(const std::vector<stored_descriptor>& stored, std::array<int
   return true;
 }
 
-[[noreturn]] void fail(const std::string& what) {
-  base::log(log_level::error, "cannot " + what + ": " + base::errno_text(errno));
+[[noreturn]] void fail(const std::string& step) {
+  base::log(log_level::error, "cannot " + step + ": " + base::errno_text(errno));
   ::_exit(cannot_execute);
 }
 
@@ -115,26 +115,26 @@ void wait_until_known(const std::atomic<pid_t>& pid, pid_t parent) noexcept {
 }
 
 /// In the child. `names_number`: of the file of names; -1: `names` has them.
-[[noreturn]] void execute(const program_start& what, const std::string& names, int names_number) {
+[[noreturn]] void execute(const program_start& start, const std::string& names, int names_number) {
   base::close_others_at_exec();  // the stored ones are then allowed one by one
-  std::array<int, 3> others{names_number, what.pipes[0], what.pipes[1]};
-  if (!move_inherited(what.stored, others)) {
+  std::array<int, 3> others{names_number, start.pipes[0], start.pipes[1]};
+  if (!move_inherited(start.stored, others)) {
     fail("move the inherited descriptors");
   }
   std::vector<std::string> environment{
-      "NOTIFY_SOCKET=" + what.notification_path,
-      std::string(capacity_variable) + "=" + std::to_string(what.capacity),
+      "NOTIFY_SOCKET=" + start.notification_path,
+      std::string(capacity_variable) + "=" + std::to_string(start.capacity),
       "LISTEN_PID=" + std::to_string(::getpid()),
-      "LISTEN_FDS=" + std::to_string(what.stored.size()),
+      "LISTEN_FDS=" + std::to_string(start.stored.size()),
       names_number == -1 ? std::string(names_variable) + "=" + names
                          : std::string(names_file_variable) + "=" + std::to_string(others[0])};
-  if (what.watchdog.count() != 0) {
+  if (start.watchdog.count() != 0) {
     environment.push_back("WATCHDOG_PID=" + std::to_string(::getpid()));
     environment.push_back("WATCHDOG_USEC=" +
-                          std::to_string(std::chrono::microseconds(what.watchdog).count()));
+                          std::to_string(std::chrono::microseconds(start.watchdog).count()));
   }
-  if (what.why != start_reason::ordinary) {
-    environment.push_back(std::string(start_variable) + "=" + std::string(to_string(what.why)));
+  if (start.why != start_reason::ordinary) {
+    environment.push_back(std::string(start_variable) + "=" + std::string(to_string(start.why)));
   }
   for (char** each = environ; *each != nullptr; ++each) {
     const std::string_view name(*each, std::string_view(*each).find('='));
@@ -144,17 +144,17 @@ void wait_until_known(const std::atomic<pid_t>& pid, pid_t parent) noexcept {
       environment.emplace_back(*each);
     }
   }
-  ::pthread_sigmask(SIG_SETMASK, &what.mask, nullptr);
-  ::execvpe(what.argv[0].c_str(), pointers_to(what.argv).data(), pointers_to(environment).data());
-  fail("execute " + what.argv[0]);
+  ::pthread_sigmask(SIG_SETMASK, &start.mask, nullptr);
+  ::execvpe(start.argv[0].c_str(), pointers_to(start.argv).data(), pointers_to(environment).data());
+  fail("execute " + start.argv[0]);
 }
 
 }  // namespace
 
-void start_program(const program_start& what,
+void start_program(const program_start& start,
                    const std::function<void(base::unique_fd pidfd)>& opened) {
   std::string names;
-  for (const stored_descriptor& each : what.stored) {
+  for (const stored_descriptor& each : start.stored) {
     names += names.empty() ? "" : ":";
     names += each.name;
   }
@@ -171,8 +171,8 @@ void start_program(const program_start& what,
   const pid_t parent = ::getpid();
   const pid_t child = base::checked(operation, {}, "fork", [] { return ::fork(); });
   if (child == 0) {
-    wait_until_known(what.pid, parent);
-    execute(what, names, names_file.release());
+    wait_until_known(start.pid, parent);
+    execute(start, names, names_file.release());
   }
   try {
     opened(base::unique_fd(base::checked(operation, {}, "pidfd_open", [&] {
@@ -183,7 +183,7 @@ void start_program(const program_start& what,
     ::waitpid(child, nullptr, 0);
     throw;
   }
-  what.pid = child;
+  start.pid = child;
 }
 
 }  // namespace gpushm::keeper

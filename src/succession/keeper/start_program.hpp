@@ -39,7 +39,7 @@ struct program_start {
 /// Forks, and executes the program with the standard streams and those descriptors only. Calls
 /// `opened` with a pidfd of it before its PID is stored. If this process is killed before that, the
 /// program is not executed. Call in a process with one thread. Throws `error`: system_error.
-void start_program(const program_start& what,
+void start_program(const program_start& start,
                    const std::function<void(base::unique_fd pidfd)>& opened);
 
 }  // namespace gpushm::keeper

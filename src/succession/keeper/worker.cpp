@@ -76,12 +76,12 @@ std::string text_of(exit_status status) {
 
 class worker {
  public:
-  explicit worker(const worker_context& in)
-      : in_(in),
-        shared_(in.shared),
-        stored_(in.stored),
+  explicit worker(const worker_context& context)
+      : in_(context),
+        shared_(context.shared),
+        stored_(context.stored),
         signals_(base::checked(operation, {}, "signalfd", [&] {
-          return ::signalfd(-1, &in.signals, SFD_CLOEXEC | SFD_NONBLOCK);
+          return ::signalfd(-1, &context.signals, SFD_CLOEXEC | SFD_NONBLOCK);
         })) {
     if (shared_.has_begun.exchange(true)) {
       stored_.read_again();
@@ -89,7 +89,7 @@ class worker {
       abandon_half_a_takeover();
     }
     if (shared_.listener) {
-      listener_.emplace(in.options.takeover_path,
+      listener_.emplace(context.options.takeover_path,
                         base::guarded_fd(base::unique_fd(shared_.lock.get())),
                         base::guarded_fd(base::unique_fd(shared_.listener.get())),
                         transport::file_identity{shared_.device, shared_.inode},
@@ -174,9 +174,9 @@ class worker {
     const auto consider_time = [&](clock::time_point at) {
       next = std::min(at, next.value_or(at));
     };
-    const auto consider = [&](const shared_time& at) {
-      if (at) {
-        consider_time(at.get());
+    const auto consider = [&](const shared_time& time) {
+      if (time) {
+        consider_time(time.get());
       }
     };
     consider(shared_.kill_at);
@@ -420,7 +420,8 @@ class worker {
     if (shared_.predecessor) {
       forget_program();
       report_failure(shared_.predecessor.get(), "the program " + text_of(status));
-      warn("the program " + text_of(status) + ", before it was ready: the previous keeper continues");
+      warn("the program " + text_of(status) +
+           ", before it was ready: the previous keeper continues");
       return code == 0 ? takeover_failed : code;
     }
     if (!shared_.successor) {
@@ -529,49 +530,49 @@ class worker {
 
   void close_removed() noexcept { close_in_child(std::exchange(removed_, {})); }
 
-  void handle(received_notification& got, bool may_be_repeated) {
-    const notification what = parse_notification(got.text);
-    if (may_be_repeated && what.store) {
-      stored_.undo(shared_.message, what.name, got.descriptors);
+  void handle(received_notification& received_notification, bool may_be_repeated) {
+    const notification notification = parse_notification(received_notification.text);
+    if (may_be_repeated && notification.store) {
+      stored_.undo(shared_.message, notification.name, received_notification.descriptors);
     }
-    if (got.incomplete) {
+    if (received_notification.incomplete) {
       shared_.last_problem = problem::open_files;
     }
-    if (what.ready) {
+    if (notification.ready) {
       shared_.is_ready = true;
       shared_.is_away = false;
       if (shared_.predecessor) {
         complete_takeover();
       }
     }
-    if (what.alive && shared_.is_ready && has_program() && !shared_.kill_at) {
+    if (notification.alive && shared_.is_ready && has_program() && !shared_.kill_at) {
       shared_.reports.report(clock::now(), in_.options.watchdog_timeout);
     }
-    if (what.remove) {
-      close_when_possible(stored_.remove(what.name));
+    if (notification.remove) {
+      close_when_possible(stored_.remove(notification.name));
     }
-    if (what.store) {
-      for (base::unique_fd& each : got.descriptors) {
+    if (notification.store) {
+      for (base::unique_fd& each : received_notification.descriptors) {
         if (stored_.size() >= in_.options.max_descriptors ||
-            !stored_.add(what.name, std::move(each), shared_.message)) {
+            !stored_.add(notification.name, std::move(each), shared_.message)) {
           shared_.last_problem = problem::full;
           break;
         }
       }
     }
-    if (what.barrier) {
+    if (notification.barrier) {
       close_removed();
     }
-    if (what.barrier && got.descriptors.size() == 1) {
-      if (what.has_name) {
-        if (!stored_.contains(what.name)) {
-          report(got.descriptors[0].get(),
-                 "the keeper has not stored " + what.name + "; it has " +
+    if (notification.barrier && received_notification.descriptors.size() == 1) {
+      if (notification.has_name) {
+        if (!stored_.contains(notification.name)) {
+          report(received_notification.descriptors[0].get(),
+                 "the keeper has not stored " + notification.name + "; it has " +
                      std::to_string(stored_.size()) + " descriptors");
         }
       } else if (shared_.last_problem != problem::none) {
         const std::string text = problem_text();
-        report(got.descriptors[0].get(), text);
+        report(received_notification.descriptors[0].get(), text);
         warn(text);
         shared_.last_problem = problem::none;
       }
@@ -579,9 +580,9 @@ class worker {
   }
 
   /// To a pipe's write end; if it is anything else, only its sender is affected.
-  static void report(int to, const std::string& text) {
-    if (::fcntl(to, F_SETFL, O_NONBLOCK) == 0) {
-      [[maybe_unused]] const auto written = ::write(to, text.data(), text.size());
+  static void report(int file, const std::string& text) {
+    if (::fcntl(file, F_SETFL, O_NONBLOCK) == 0) {
+      [[maybe_unused]] const auto written = ::write(file, text.data(), text.size());
     }
   }
 
@@ -667,8 +668,8 @@ class worker {
 
 }  // namespace
 
-std::optional<int> work(const worker_context& in) {
-  return worker(in).run();
+std::optional<int> work(const worker_context& context) {
+  return worker(context).run();
 }
 
 }  // namespace gpushm::keeper

@@ -25,6 +25,6 @@ struct worker_context {
 
 /// Does all of a keeper's work. Returns the keeper's exit
 /// status (`keeper::run`), or nothing once the guard has died. Throws `error`: system_error.
-[[nodiscard]] std::optional<int> work(const worker_context& in);
+[[nodiscard]] std::optional<int> work(const worker_context& context);
 
 }  // namespace gpushm::keeper

@@ -80,11 +80,11 @@ descriptor_shelf descriptor_shelf::another() const {
   return {std::move(*store), domain_, contents_};
 }
 
-std::string descriptor_shelf::name_of(char what, std::uint64_t number) const {
+std::string descriptor_shelf::name_of(char kind, std::uint64_t number) const {
   std::array<char, 16> digits{};
   const auto end =
       std::to_chars(digits.data(), digits.data() + digits.size(), number, base_of_numbers).ptr;
-  return domain_ + what + std::string(digits.data(), end);
+  return domain_ + kind + std::string(digits.data(), end);
 }
 
 std::optional<descriptor_shelf::label> descriptor_shelf::parse(std::string_view name) {

@@ -90,7 +90,7 @@ class descriptor_shelf {
                    std::string domain,
                    std::shared_ptr<contents> shared)
       : store_(std::move(store)), domain_(std::move(domain)), contents_(std::move(shared)) {}
-  [[nodiscard]] std::string name_of(char what, std::uint64_t number) const;
+  [[nodiscard]] std::string name_of(char kind, std::uint64_t number) const;
 
   keeper::descriptor_store store_;
   std::string domain_;

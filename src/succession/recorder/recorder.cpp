@@ -131,12 +131,12 @@ void recorder::end() noexcept {
   is_behind_ = false;
 }
 
-void recorder::end_step(std::uint64_t what, std::uint64_t outer) noexcept {
+void recorder::end_step(std::uint64_t step, std::uint64_t outer) noexcept {
   if (!on_) {
     return;
   }
   journal::death_notes& notes = on_->log.notes();
-  if (notes.blamed == what) {  // one of this kind has not been the cause
+  if (notes.blamed == step) {  // one of this kind has not been the cause
     notes.blamed = 0;
     notes.deaths = 0;
   }
@@ -193,10 +193,10 @@ void recorder::mark(const journal::record_key& key) noexcept {
   put_bytes(key, [] { return std::span<const std::byte>(); });
 }
 
-bool recorder::copy(const journal::record_key& from, const journal::record_key& to) noexcept {
-  const auto found = on_ ? on_->log.find(from) : std::nullopt;
+bool recorder::copy(const journal::record_key& source, const journal::record_key& target) noexcept {
+  const auto found = on_ ? on_->log.find(source) : std::nullopt;
   if (found) {
-    put_bytes(to, [&] { return *found; });
+    put_bytes(target, [&] { return *found; });
   }
   return found.has_value();
 }

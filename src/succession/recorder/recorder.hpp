@@ -58,8 +58,8 @@ class recorder {
   /// One within another one takes its place meanwhile.
   class step {
    public:
-    step(recorder& by, step_note what) noexcept
-        : by_(by), value_(what.value()), outer_(by.begin_step(value_)) {}
+    step(recorder& recorder, step_note step) noexcept
+        : by_(recorder), value_(step.value()), outer_(recorder.begin_step(value_)) {}
     step(const step&) = delete;
     step& operator=(const step&) = delete;
     ~step() { by_.end_step(value_, outer_); }
@@ -129,8 +129,9 @@ class recorder {
   [[nodiscard]] bool has(const journal::record_key& key) const noexcept {
     return on_ && on_->log.find(key).has_value();
   }
-  /// Records what is committed under `from` under `to`, too. Returns false if there is nothing.
-  bool copy(const journal::record_key& from, const journal::record_key& to) noexcept;
+  /// Records what is committed under `source` under `target`, too. Returns false if there is
+  /// nothing.
+  bool copy(const journal::record_key& source, const journal::record_key& target) noexcept;
   /// Something could not be recorded.
   void fall_behind() noexcept { is_behind_ = is_on(); }
   [[nodiscard]] bool is_behind() const noexcept { return is_behind_; }
@@ -172,10 +173,10 @@ class recorder {
   /// The part of the keeper's capacity that is not charged to members is larger.
   static constexpr std::size_t max_to_forget = 64;
   using clock = std::chrono::steady_clock;
-  std::uint64_t begin_step(std::uint64_t what) noexcept {
-    return on_ ? std::exchange(on_->log.notes().handling, what) : 0;
+  std::uint64_t begin_step(std::uint64_t step) noexcept {
+    return on_ ? std::exchange(on_->log.notes().handling, step) : 0;
   }
-  void end_step(std::uint64_t what, std::uint64_t outer) noexcept;
+  void end_step(std::uint64_t step, std::uint64_t outer) noexcept;
   template <typename Make>
   void put_bytes(const journal::record_key& key, Make&& make) noexcept;
   [[nodiscard]] bool begin_all() noexcept;

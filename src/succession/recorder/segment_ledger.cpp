@@ -69,10 +69,10 @@ class byte_sequence {
 };
 
 /// In constant time: a member must not learn how much of its guess is right.
-bool are_equal(const wire::receipt& one, const wire::receipt& two) noexcept {
+bool are_equal(const wire::receipt& receipt, const wire::receipt& two) noexcept {
   std::byte differs{};
-  for (std::size_t i = 0; i != one.size(); ++i) {
-    differs |= one[i] ^ two[i];
+  for (std::size_t i = 0; i != receipt.size(); ++i) {
+    differs |= receipt[i] ^ two[i];
   }
   return differs == std::byte{};
 }
@@ -126,7 +126,7 @@ page_identity page_identity_of(int file) noexcept {
                                      : page_identity{};
 }
 
-segment_ledger::segment_ledger(config with) : with_(std::move(with)) {
+segment_ledger::segment_ledger(config config) : with_(std::move(config)) {
   static_assert(std::is_trivially_copyable_v<row> && sizeof(row) <= row_bytes);
   open();
   load();
@@ -173,18 +173,18 @@ void segment_ledger::load() {
     }
     places_[one->generation] = {
         next_index_, one->is_published != 0, one->is_persistent != 0, true, one->page.is_known()};
-    const auto [at, is_first] = missing_.try_emplace(std::string(one->name()), one->generation);
+    const auto [place, is_first] = missing_.try_emplace(std::string(one->name()), one->generation);
     if (is_first) {
       continue;
     }
-    const auto other = read(places_.at(at->second).index);
-    const bool is_newer = one->generation > at->second;
+    const auto other = read(places_.at(place->second).index);
+    const bool is_newer = one->generation > place->second;
     // The newer one has replaced the other one, whose end the last broker could not write; or it
     // was to do so, and is made again.
     const bool is_kept =
         other && (is_newer ? !one->is_to_replace(*other) : other->is_to_replace(*one));
-    const gpushm::generation dropped = is_kept ? at->second : one->generation;
-    at->second = is_kept ? one->generation : at->second;
+    const gpushm::generation dropped = is_kept ? place->second : one->generation;
+    place->second = is_kept ? one->generation : place->second;
     drop(places_.find(dropped));
   }
   if (!is_continuing_ && !missing_.empty()) {
@@ -205,9 +205,9 @@ std::optional<segment_ledger::row> segment_ledger::read(std::uint32_t index) con
   return result;
 }
 
-void segment_ledger::write(std::uint32_t index, const row& what) {
+void segment_ledger::write(std::uint32_t index, const row& row) {
   std::array<std::byte, row_bytes> bytes{};
-  std::memcpy(bytes.data(), &what, sizeof(what));
+  std::memcpy(bytes.data(), &row, sizeof(row));
   const auto offset = static_cast<off_t>((std::uint64_t{index} + 1) * row_bytes);
   if (::pwrite(file_.get(), bytes.data(), bytes.size(), offset) != row_bytes) {
     base::throw_errno(errno, operation, with_.path, "pwrite");
@@ -226,18 +226,18 @@ wire::receipt segment_ledger::receipt_for(std::string_view name,
                                           gpushm::generation generation,
                                           std::uint32_t uid,
                                           bool is_creator) const {
-  byte_sequence all("receipt");
-  all.add(with_.domain);
-  all.add(name);
-  all.add(generation);
-  all.add(std::uint64_t{uid});
-  all.add(std::uint64_t{is_creator});
-  return with_.code(all.bytes());
+  byte_sequence sequence("receipt");
+  sequence.add(with_.domain);
+  sequence.add(name);
+  sequence.add(generation);
+  sequence.add(std::uint64_t{uid});
+  sequence.add(std::uint64_t{is_creator});
+  return with_.code(sequence.bytes());
 }
 
 page_identity segment_ledger::page_of(gpushm::generation generation) const noexcept {
-  const auto at = places_.find(generation);
-  const auto known = at == places_.end() ? std::nullopt : read(at->second.index);
+  const auto place = places_.find(generation);
+  const auto known = place == places_.end() ? std::nullopt : read(place->second.index);
   return known && known->generation == generation ? known->page : page_identity{};
 }
 
@@ -245,23 +245,23 @@ core::time_point segment_ledger::end_of(std::chrono::milliseconds time) const no
   return last_return_ - with_.return_time + time;
 }
 
-wire::receipt segment_ledger::code_of_facts(const base::reservation& of,
+wire::receipt segment_ledger::code_of_facts(const base::reservation& reservation,
                                             std::uint32_t creator_uid) const {
-  byte_sequence all("facts");
-  all.add(of.name);
-  all.add(of.size_bytes);
-  all.add(of.allocated_bytes);
-  all.add(static_cast<std::uint64_t>(of.device.kind));
-  all.add(of.device.uuid);
-  all.add(of.device.pci_address);
-  all.add(static_cast<std::uint64_t>(of.device.minor));
-  all.add(std::uint64_t{of.chunk_count});
-  all.add(static_cast<std::uint64_t>(of.backend));
-  all.add(static_cast<std::uint64_t>(of.lifetime));
-  all.add(of.offset_bytes);
-  all.add(of.ticket);
-  all.add(std::uint64_t{creator_uid});
-  return with_.code(all.bytes());
+  byte_sequence sequence("facts");
+  sequence.add(reservation.name);
+  sequence.add(reservation.size_bytes);
+  sequence.add(reservation.allocated_bytes);
+  sequence.add(static_cast<std::uint64_t>(reservation.device.kind));
+  sequence.add(reservation.device.uuid);
+  sequence.add(reservation.device.pci_address);
+  sequence.add(static_cast<std::uint64_t>(reservation.device.minor));
+  sequence.add(std::uint64_t{reservation.chunk_count});
+  sequence.add(static_cast<std::uint64_t>(reservation.backend));
+  sequence.add(static_cast<std::uint64_t>(reservation.lifetime));
+  sequence.add(reservation.offset_bytes);
+  sequence.add(reservation.ticket);
+  sequence.add(std::uint64_t{creator_uid});
+  return with_.code(sequence.bytes());
 }
 
 wire::receipt segment_ledger::code_of_metadata(std::span<const std::byte> metadata) const {
@@ -287,17 +287,17 @@ core::lost_segment segment_ledger::check_return(const wire::reserve& offered,
                 "this is not the receipt of a member of this uid for this segment",
                 "hand back what this domain's broker gave to a process of this uid");
   }
-  const auto at = places_.find(offered.generation);
-  if (at == places_.end()) {
+  const auto place = places_.find(offered.generation);
+  if (place == places_.end()) {
     throw not_missing();
   }
-  if (!at->second.is_missing) {
+  if (!place->second.is_missing) {
     throw error(
         errc::already_exists, {}, {}, "another process has handed this segment back", "open it");
   }
   // A creator does not know how this process sees its uid.
   const std::uint32_t creator_uid = is_creator ? *uid : offered.creator_uid;
-  const auto known = read(at->second.index);
+  const auto known = read(place->second.index);
   if (!known || known->generation != offered.generation || known->name() != offered.name ||
       !are_equal(known->facts, code_of_facts(offered, creator_uid))) {
     throw not_missing();
@@ -325,12 +325,12 @@ void segment_ledger::note_return(gpushm::generation generation, std::uint32_t ui
 }
 
 bool segment_ledger::is_overdue(gpushm::generation generation, std::uint32_t uid) const noexcept {
-  const auto at = attempts_.find(generation);
-  return at != attempts_.end() && at->second.uid != uid &&
-         std::chrono::steady_clock::now() - at->second.since >= time_to_return;
+  const auto place = attempts_.find(generation);
+  return place != attempts_.end() && place->second.uid != uid &&
+         std::chrono::steady_clock::now() - place->second.since >= time_to_return;
 }
 
-void segment_ledger::check_name(std::string_view name, const core::peer& who) const {
+void segment_ledger::check_name(std::string_view name, const core::peer& peer) const {
   const auto missing = missing_.find(name);
   if (missing == missing_.end()) {
     return;
@@ -342,7 +342,7 @@ void segment_ledger::check_name(std::string_view name, const core::peer& who) co
   }
   const auto known = read(places_.at(missing->second).index);
   if (known && known->has_creator != 0 &&
-      core::is_same_member({0, known->creator_uid, true, known->principal()}, who)) {
+      core::is_same_member({0, known->creator_uid, true, known->principal()}, peer)) {
     return;  // it could remove the segment, too
   }
   throw error(errc::writer_ending,
@@ -355,8 +355,8 @@ void segment_ledger::check_name(std::string_view name, const core::peer& who) co
 }
 
 bool segment_ledger::is_missing(gpushm::generation generation) const noexcept {
-  const auto at = places_.find(generation);
-  return at != places_.end() && at->second.is_missing && at->second.is_published;
+  const auto place = places_.find(generation);
+  return place != places_.end() && place->second.is_missing && place->second.is_published;
 }
 
 void segment_ledger::check_publication(gpushm::generation generation,
@@ -375,10 +375,10 @@ void segment_ledger::check_publication(gpushm::generation generation,
 }
 
 /// It is not missing any more.
-void segment_ledger::found(places::iterator at, const std::string& name) noexcept {
-  at->second.is_missing = false;
+void segment_ledger::found(places::iterator place, const std::string& name) noexcept {
+  place->second.is_missing = false;
   missing_.erase(name);
-  attempts_.erase(at->first);
+  attempts_.erase(place->first);
   if (is_continuing_) {
     return;
   }
@@ -405,59 +405,59 @@ void segment_ledger::report_returned(const char* more) noexcept {
 
 // ---- what exists ----
 
-segment_ledger::row segment_ledger::row_of(const core::segment& what,
+segment_ledger::row segment_ledger::row_of(const core::segment& segment,
                                            const page_identity& page) const {
   row result;
   result.page = page;
   result.has_creator = 1;
-  result.creator_uid = what.creator.uid;
-  if (const core::principal& of = what.creator.principal;
+  result.creator_uid = segment.creator.uid;
+  if (const core::principal& of = segment.creator.principal;
       of.vouched_for && of.key.size() <= result.principal_text.size()) {
     result.principal_bytes = static_cast<std::uint8_t>(of.key.size());
     std::copy(of.key.begin(), of.key.end(), result.principal_text.begin());
   }
-  result.generation = what.generation;
-  result.allocated_bytes = what.allocated_bytes;
-  result.facts = code_of_facts(what, what.creator.uid);
-  if (what.published) {
-    result.metadata = code_of_metadata(what.metadata ? std::span(what.metadata->bytes)
-                                                     : std::span<const std::byte>());
+  result.generation = segment.generation;
+  result.allocated_bytes = segment.allocated_bytes;
+  result.facts = code_of_facts(segment, segment.creator.uid);
+  if (segment.published) {
+    result.metadata = code_of_metadata(segment.metadata ? std::span(segment.metadata->bytes)
+                                                        : std::span<const std::byte>());
     result.is_published = 1;
   }
-  result.replaces = what.replaces;
-  result.is_persistent = what.lifetime == lifetime::persistent ? 1 : 0;
-  result.name_bytes = static_cast<std::uint16_t>(what.name.size());
-  std::copy_n(what.name.begin(),
-              std::min(what.name.size(), result.name_text.size()),
+  result.replaces = segment.replaces;
+  result.is_persistent = segment.lifetime == lifetime::persistent ? 1 : 0;
+  result.name_bytes = static_cast<std::uint16_t>(segment.name.size());
+  std::copy_n(segment.name.begin(),
+              std::min(segment.name.size(), result.name_text.size()),
               result.name_text.begin());
   return result;
 }
 
-void segment_ledger::note(const core::segment& what, const page_identity& page) noexcept {
-  const auto at = places_.find(what.generation);
-  if (what.removed) {
-    if (at != places_.end()) {
-      if (at->second.is_missing) {
-        missing_.erase(what.name);
+void segment_ledger::note(const core::segment& segment, const page_identity& page) noexcept {
+  const auto entry = places_.find(segment.generation);
+  if (segment.removed) {
+    if (entry != places_.end()) {
+      if (entry->second.is_missing) {
+        missing_.erase(segment.name);
       }
-      drop(at);
+      drop(entry);
     }
     return;
   }
   try {
-    if (at == places_.end()) {
-      add(what, page);
+    if (entry == places_.end()) {
+      add(segment, page);
       return;
     }
-    place& known = at->second;
-    if (known.is_missing && (what.published || !known.is_published)) {
-      found(at, what.name);
+    place& known = entry->second;
+    if (known.is_missing && (segment.published || !known.is_published)) {
+      found(entry, segment.name);
     }
-    const bool is_published_now = what.published && !known.is_published;
+    const bool is_published_now = segment.published && !known.is_published;
     const bool is_page_now = page.is_known() && !known.has_page && !known.is_missing;
     if (is_published_now || is_page_now) {
-      write(known.index, row_of(what, page));
-      known.is_published = what.published;
+      write(known.index, row_of(segment, page));
+      known.is_published = segment.published;
       known.has_page = page.is_known();
     }
   } catch (const std::exception& why) {
@@ -465,14 +465,14 @@ void segment_ledger::note(const core::segment& what, const page_identity& page) 
   }
 }
 
-void segment_ledger::add(const core::segment& what, const page_identity& page) {
-  if (!what.creator.uid_known) {  // nobody could have a receipt
+void segment_ledger::add(const core::segment& segment, const page_identity& page) {
+  if (!segment.creator.uid_known) {  // nobody could have a receipt
     return;
   }
-  if (const auto same_name = missing_.find(what.name); same_name != missing_.end()) {
+  if (const auto same_name = missing_.find(segment.name); same_name != missing_.end()) {
     if (!is_continuing_) {  // otherwise the last broker could not write its end
       log_about_members(log_level::warning,
-                        "segment " + what.name + " of domain " + with_.domain +
+                        "segment " + segment.name + " of domain " + with_.domain +
                             " is lost: another one was created before it was handed back");
       lost_ += 1;
     }
@@ -487,13 +487,16 @@ void segment_ledger::add(const core::segment& what, const page_identity& page) {
   if (free_.capacity() <= next_index_) {  // `drop` must not fail
     free_.reserve(std::size_t{next_index_} * 2 + 16);
   }
-  const auto at = places_.emplace(
-      what.generation,
-      place{index, what.published, what.lifetime == lifetime::persistent, false, page.is_known()});
+  const auto entry = places_.emplace(segment.generation,
+                                     place{index,
+                                           segment.published,
+                                           segment.lifetime == lifetime::persistent,
+                                           false,
+                                           page.is_known()});
   try {
-    write(index, row_of(what, page));
+    write(index, row_of(segment, page));
   } catch (...) {
-    places_.erase(at.first);
+    places_.erase(entry.first);
     throw;
   }
   if (index == next_index_) {
@@ -504,24 +507,25 @@ void segment_ledger::add(const core::segment& what, const page_identity& page) {
 }
 
 void segment_ledger::erase(gpushm::generation generation) noexcept {
-  if (const auto at = places_.find(generation); at != places_.end() && !at->second.is_missing) {
-    drop(at);
+  if (const auto place = places_.find(generation);
+      place != places_.end() && !place->second.is_missing) {
+    drop(place);
   }
 }
 
 void segment_ledger::erase_others(const std::unordered_set<gpushm::generation>& existing) noexcept {
-  for (auto at = places_.begin(); at != places_.end();) {
-    const auto one = at++;
+  for (auto place = places_.begin(); place != places_.end();) {
+    const auto one = place++;
     if (!one->second.is_missing && existing.count(one->first) == 0) {
       drop(one);
     }
   }
 }
 
-void segment_ledger::drop(places::iterator at) noexcept {
-  const std::uint32_t index = at->second.index;
-  attempts_.erase(at->first);
-  places_.erase(at);
+void segment_ledger::drop(places::iterator place) noexcept {
+  const std::uint32_t index = place->second.index;
+  attempts_.erase(place->first);
+  places_.erase(place);
   try {
     write(index, {});
     free_.push_back(index);

@@ -66,7 +66,7 @@ class segment_ledger {
   };
   /// Reads the file; creates it if there is none, or none of this boot of the machine. Throws
   /// `errc::system_error`.
-  explicit segment_ledger(config with);
+  explicit segment_ledger(config config);
   segment_ledger(segment_ledger&&) = default;
   segment_ledger& operator=(segment_ledger&&) = default;
   segment_ledger(const segment_ledger&) = delete;
@@ -91,9 +91,9 @@ class segment_ledger {
   void note_return(gpushm::generation generation, std::uint32_t uid);
   /// Whether that member has had its time, and gives way to one of `uid`.
   [[nodiscard]] bool is_overdue(gpushm::generation generation, std::uint32_t uid) const noexcept;
-  /// For a new segment. Throws writer_ending if a missing segment has that name, `who` is not a
+  /// For a new segment. Throws writer_ending if a missing segment has that name, `peer` is not a
   /// member that may manage that one, and `time_of_names` is not over.
-  void check_name(std::string_view name, const core::peer& who) const;
+  void check_name(std::string_view name, const core::peer& peer) const;
   /// Whether it was published and is not handed back completely: another member may start over.
   [[nodiscard]] bool is_missing(gpushm::generation generation) const noexcept;
   /// Throws permission_denied if a segment that is being handed back was published with other
@@ -102,7 +102,7 @@ class segment_ledger {
 
   /// The segment is new or has changed. `page`: of a timeline page. What cannot be written is
   /// logged once.
-  void note(const core::segment& what, const page_identity& page = {}) noexcept;
+  void note(const core::segment& segment, const page_identity& page = {}) noexcept;
   /// The segment has ended. One that was being handed back is missing again.
   void erase(gpushm::generation generation) noexcept;
   /// Changes have not been noted one by one: erases all but these and those that are missing.
@@ -137,18 +137,18 @@ class segment_ledger {
 
   void open();
   void load();
-  void add(const core::segment& what, const page_identity& page);
-  void write(std::uint32_t index, const row& what);
+  void add(const core::segment& segment, const page_identity& page);
+  void write(std::uint32_t index, const row& row);
   [[nodiscard]] std::optional<row> read(std::uint32_t index) const noexcept;
-  [[nodiscard]] row row_of(const core::segment& what, const page_identity& page) const;
+  [[nodiscard]] row row_of(const core::segment& segment, const page_identity& page) const;
   /// The end of a time that begins with the domain.
   [[nodiscard]] core::time_point end_of(std::chrono::milliseconds time) const noexcept;
-  [[nodiscard]] wire::receipt code_of_facts(const base::reservation& of,
+  [[nodiscard]] wire::receipt code_of_facts(const base::reservation& reservation,
                                             std::uint32_t creator_uid) const;
   [[nodiscard]] wire::receipt code_of_metadata(std::span<const std::byte> metadata) const;
   /// Not from `missing_`.
-  void drop(places::iterator at) noexcept;
-  void found(places::iterator at, const std::string& name) noexcept;
+  void drop(places::iterator place) noexcept;
+  void found(places::iterator place, const std::string& name) noexcept;
   /// Logs once that so many segments have been handed back; `more`: is missing after that.
   void report_returned(const char* more) noexcept;
   void failed(const char* why) noexcept;

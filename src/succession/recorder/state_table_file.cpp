@@ -113,10 +113,10 @@ void state_table_file::lock() {
       static_cast<long>(reinterpret_cast<std::intptr_t>(&header()->owner_futex) -
                         reinterpret_cast<std::intptr_t>(&list->node));
   std::size_t size = 0;
-  const long found = ::syscall(SYS_get_robust_list, 0, &list->previous, &size);
+  const long error = ::syscall(SYS_get_robust_list, 0, &list->previous, &size);
   // QEMU's emulator of programs has none: there readers see an orderly end only.
-  if (found == 0 || errno != ENOSYS) {
-    check("get_robust_list", found);
+  if (error == 0 || errno != ENOSYS) {
+    check("get_robust_list", error);
     check("set_robust_list", ::syscall(SYS_set_robust_list, &list->head, sizeof(list->head)));
     owner_list_ = std::move(list);
   }

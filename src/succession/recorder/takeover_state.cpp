@@ -31,12 +31,12 @@ void stored_files::add(records::descriptor_id number, base::unique_fd file) {
 }
 
 base::unique_fd stored_files::take(records::descriptor_id number) {
-  const auto found = files_.find(number);
-  if (found == files_.end()) {
+  const auto file = files_.find(number);
+  if (file == files_.end()) {
     return {};
   }
-  base::unique_fd result = std::move(found->second);
-  files_.erase(found);
+  base::unique_fd result = std::move(file->second);
+  files_.erase(file);
   return result;
 }
 
@@ -49,8 +49,8 @@ std::vector<records::descriptor_id> stored_files::numbers() const {
   return result;
 }
 
-takeover_state::takeover_state(journal::journal from, stored_files left)
-    : log(std::move(from)), descriptors(std::move(left)), stored(descriptors.numbers()) {
+takeover_state::takeover_state(journal::journal journal, stored_files left)
+    : log(std::move(journal)), descriptors(std::move(left)), stored(descriptors.numbers()) {
   check_reader();
   read_notes();
   read();
@@ -65,11 +65,11 @@ void takeover_state::check_reader() const {
     return;
   }
   const auto value = records::decode(records::kind::broker, *self);
-  const auto& found = std::get<records::broker_record>(value);
-  if (found.min_reader > records::reader) {
+  const auto& record = std::get<records::broker_record>(value);
+  if (record.min_reader > records::reader) {
     throw error(errc::unsupported_version,
                 "continue domain",
-                found.domain,
+                record.domain,
                 "a later version of gpushm-brokerd has recorded what this one does not know",
                 "start that version again: everything is kept for it");
   }
@@ -169,8 +169,8 @@ void takeover_state::read() {
       return;  // of a later version
     }
     records::broker_value value = records::decode(what, bytes);
-    if (auto* const found = std::get_if<records::broker_record>(&value)) {
-      broker = std::move(*found);
+    if (auto* const record = std::get_if<records::broker_record>(&value)) {
+      broker = std::move(*record);
       complete = true;
     } else if (auto* const connection = std::get_if<records::connection_record>(&value)) {
       connections.emplace(key.first, *connection);
@@ -254,7 +254,7 @@ std::map<std::string, std::optional<takeover_state>> read_takeover_states(
     std::optional<journal::journal> log;
     stored_files descriptors;
   };
-  std::map<std::string, left> all;
+  std::map<std::string, left> entries;
   std::vector<base::unique_fd> foreign;
   for (keeper::named_descriptor& each : inherited) {
     const auto label = descriptor_shelf::parse(each.name);
@@ -262,15 +262,15 @@ std::map<std::string, std::optional<takeover_state>> read_takeover_states(
       foreign.push_back(std::move(each.descriptor));
       continue;
     }
-    left& of = all[label->domain];
+    left& remainder = entries[label->domain];
     if (!label->is_journal) {
-      of.descriptors.add(label->number, std::move(each.descriptor));
+      remainder.descriptors.add(label->number, std::move(each.descriptor));
       continue;
     }
     try {
       auto found = journal::journal::open(std::move(each.descriptor));
-      if (!of.log || of.log->sequence() < found.sequence()) {
-        of.log = std::move(found);
+      if (!remainder.log || remainder.log->sequence() < found.sequence()) {
+        remainder.log = std::move(found);
       }
     } catch (const error& why) {
       if (why.code() != errc::invalid_argument) {
@@ -281,7 +281,7 @@ std::map<std::string, std::optional<takeover_state>> read_takeover_states(
   }
   close_apart(std::move(foreign));
   std::map<std::string, std::optional<takeover_state>> result;
-  for (auto& [domain, of] : all) {
+  for (auto& [domain, of] : entries) {
     auto& into = result[domain];
     try {
       if (of.log) {

@@ -52,7 +52,7 @@ struct takeover_state {
   /// killed. Throws `error`: invalid_argument, also if as many brokers as `max_failed_starts` have
   /// ended while they continued this domain; unsupported_version, and nothing is changed: only a
   /// later version can continue it.
-  takeover_state(journal::journal from, stored_files left);
+  takeover_state(journal::journal journal, stored_files left);
 
   /// The descriptor with this number; empty: there is none.
   [[nodiscard]] kept_fd take(records::descriptor_id number);

@@ -245,11 +245,11 @@ class writer {
 
 // ---- decoding ----
 
-[[noreturn]] void throw_damaged(std::string_view what) {
+[[noreturn]] void throw_damaged(std::string_view cause) {
   throw error(errc::invalid_argument,
               operation,
               {},
-              "a record is damaged: " + std::string(what),
+              "a record is damaged: " + std::string(cause),
               "start the broker without it; its clients connect again");
 }
 
@@ -321,12 +321,12 @@ core::saved_open open(const fb::Open& v) {
 }
 
 template <typename Table>
-const Table& root(std::span<const std::byte> from) {
-  if (from.size() > max_record_bytes) {  // the verifier would abort
+const Table& root(std::span<const std::byte> bytes) {
+  if (bytes.size() > max_record_bytes) {  // the verifier would abort
     throw_damaged("it is too long");
   }
-  const auto* const data = reinterpret_cast<const std::uint8_t*>(from.data());
-  fbs::Verifier verifier(data, from.size());
+  const auto* const data = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  fbs::Verifier verifier(data, bytes.size());
   if (!verifier.VerifyBuffer<Table>(nullptr)) {
     throw_damaged("it is not a record of its kind");
   }
@@ -516,10 +516,10 @@ std::span<const std::byte> encoder::encode(const broker_value& value) {
   return std::visit([&](const auto& each) { return impl_->encode(each); }, value);
 }
 
-core::saved_value decode(core::record_kind what, std::span<const std::byte> from) {
-  switch (what) {
+core::saved_value decode(core::record_kind kind, std::span<const std::byte> source) {
+  switch (kind) {
     case core::record_kind::numbers: {
-      const auto& v = root<fb::Numbers>(from);
+      const auto& v = root<fb::Numbers>(source);
       return core::saved_numbers{v.next_generation(),
                                  v.next_waiting(),
                                  v.next_confirmation(),
@@ -528,36 +528,36 @@ core::saved_value decode(core::record_kind what, std::span<const std::byte> from
                                  v.next_change()};
     }
     case core::record_kind::session:
-      return session(root<fb::Session>(from));
+      return session(root<fb::Session>(source));
     case core::record_kind::segment:
-      return segment(root<fb::Segment>(from));
+      return segment(root<fb::Segment>(source));
     case core::record_kind::metadata:
-      return core::saved_metadata{bytes(root<fb::Bytes>(from).bytes())};
+      return core::saved_metadata{bytes(root<fb::Bytes>(source).bytes())};
     case core::record_kind::lease: {
-      const auto& v = root<fb::Lease>(from);
+      const auto& v = root<fb::Lease>(source);
       return core::saved_lease{v.count(), v.used(), v.kept()};
     }
     case core::record_kind::subscription:
-      return core::saved_subscription{fbs::GetString(root<fb::Text>(from).text())};
+      return core::saved_subscription{fbs::GetString(root<fb::Text>(source).text())};
     case core::record_kind::waiting:
-      return open(root<fb::Open>(from));
+      return open(root<fb::Open>(source));
     case core::record_kind::confirmation:
-      return confirmation(root<fb::Confirmation>(from));
+      return confirmation(root<fb::Confirmation>(source));
     case core::record_kind::end:
-      return end(root<fb::End>(from));
+      return end(root<fb::End>(source));
     case core::record_kind::unkept:
-      return unkept(root<fb::Unkept>(from));
+      return unkept(root<fb::Unkept>(source));
     case core::record_kind::dead_name:
-      return core::saved_dead_name{fbs::GetString(root<fb::Text>(from).text()),
-                                   root<fb::Text>(from).device_lost()};
+      return core::saved_dead_name{fbs::GetString(root<fb::Text>(source).text()),
+                                   root<fb::Text>(source).device_lost()};
   }
   throw_damaged("an unknown kind");
 }
 
-broker_value decode(kind what, std::span<const std::byte> from) {
-  switch (what) {
+broker_value decode(kind kind, std::span<const std::byte> source) {
+  switch (kind) {
     case kind::broker: {
-      const auto& v = root<fb::Broker>(from);
+      const auto& v = root<fb::Broker>(source);
       return broker_record{fbs::GetString(v.domain()),
                            array<sizeof(gpushm::epoch)>(v.epoch()),
                            v.slots(),
@@ -570,17 +570,17 @@ broker_value decode(kind what, std::span<const std::byte> from) {
                            v.min_reader()};
     }
     case kind::connection:
-      return connection(root<fb::Connection>(from));
+      return connection(root<fb::Connection>(source));
     case kind::files:
-      return files(root<fb::Files>(from));
+      return files(root<fb::Files>(source));
     case kind::open_rest:
-      return open_rest(root<fb::OpenRest>(from), from.size());
+      return open_rest(root<fb::OpenRest>(source), source.size());
     case kind::lane: {
-      const auto& v = root<fb::Lane>(from);
+      const auto& v = root<fb::Lane>(source);
       return lane_record{v.queued(), v.sent()};
     }
     case kind::packet:
-      return packet(root<fb::Packet>(from));
+      return packet(root<fb::Packet>(source));
     case kind::handled:
     case kind::open_next:
     case kind::freeing:

@@ -156,10 +156,10 @@ using broker_value = std::variant<broker_record,
                                   packet_record>;
 
 [[nodiscard]] journal::record_key key_of(const core::record_name& name) noexcept;
-[[nodiscard]] constexpr journal::record_key key_of(kind what,
+[[nodiscard]] constexpr journal::record_key key_of(kind kind,
                                                    std::uint64_t first = 0,
                                                    std::uint64_t second = 0) noexcept {
-  return {static_cast<std::uint32_t>(what), first, second};
+  return {static_cast<std::uint32_t>(kind), first, second};
 }
 /// Nothing: not a kind of the domain's objects.
 [[nodiscard]] std::optional<core::record_name> name_of(const journal::record_key& key) noexcept;
@@ -187,9 +187,9 @@ class encoder {
 /// The value of a record. Throws `error`: invalid_argument if the bytes are not a record of that
 /// kind, or contain a value that does not exist (an enumerator, a length); and std::bad_alloc.
 /// Precondition: the bytes are aligned to 8, as a journal's are.
-[[nodiscard]] core::saved_value decode(core::record_kind what, std::span<const std::byte> bytes);
-/// Precondition: `what` is not `handled`, `open_next` or `events_left`, which have no value, or
+[[nodiscard]] core::saved_value decode(core::record_kind kind, std::span<const std::byte> bytes);
+/// Precondition: `kind` is not `handled`, `open_next` or `events_left`, which have no value, or
 /// `freeing`, which has that of a segment.
-[[nodiscard]] broker_value decode(kind what, std::span<const std::byte> bytes);
+[[nodiscard]] broker_value decode(kind kind, std::span<const std::byte> bytes);
 
 }  // namespace gpushm::records

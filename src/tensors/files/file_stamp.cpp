@@ -30,8 +30,8 @@ std::int64_t inode_clock() noexcept {
   return nanoseconds(now);
 }
 
-bool is_overlay(const struct statfs& of) noexcept {
-  return static_cast<std::uint64_t>(of.f_type) == OVERLAYFS_SUPER_MAGIC;
+bool is_overlay(const struct statfs& status) noexcept {
+  return static_cast<std::uint64_t>(status.f_type) == OVERLAYFS_SUPER_MAGIC;
 }
 
 file_stamp stamp_from(const struct stat& info, bool is_on_overlay) noexcept {
@@ -42,11 +42,11 @@ file_stamp stamp_from(const struct stat& info, bool is_on_overlay) noexcept {
           nanoseconds(info.st_ctim)};
 }
 
-[[noreturn]] void changed(const std::string& path, const std::string& what) {
+[[noreturn]] void changed(const std::string& path, const std::string& change) {
   throw error(errc::invalid_file,
               operation,
               path,
-              "it has changed since this load has opened it: " + what,
+              "it has changed since this load has opened it: " + change,
               std::string(when_written));
 }
 

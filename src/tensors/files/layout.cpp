@@ -16,28 +16,28 @@ class planner {
   /// `source`: null: its bytes are contiguous.
   void add(std::uint32_t file,
            std::uint64_t data_begin,
-           const tensor& of,
+           const tensor& entry,
            const strided_source* source) {
     if (source != nullptr) {
       into_.strided.push_back(*source);
     }
     into_.first_part.push_back(into_.parts.size());
-    tensor placed = of;
+    tensor placed = entry;
     placed.begin = aligned(next_);
-    placed.end = next_ = placed.begin + (of.end - of.begin);
+    placed.end = next_ = placed.begin + (entry.end - entry.begin);
     placed.hash = std::string(16, '0');
-    const std::uint64_t first = data_begin + of.begin;
-    const std::uint64_t size = of.end - of.begin;
+    const std::uint64_t first = data_begin + entry.begin;
+    const std::uint64_t size = entry.end - entry.begin;
     for (std::uint64_t at = 0; at != size;) {
-      const part what{placed.begin + at, std::min(hashed_bytes, size - at)};
+      const part part{placed.begin + at, std::min(hashed_bytes, size - at)};
       const auto run = source == nullptr ? strided_source::run{at, size - at} : source->run_at(at);
       // Most of a slice of rows is in few runs, which need not be copied out of a buffer.
-      if (what.bytes <= run.bytes) {
-        add_part(file, first + run.offset, what);
+      if (part.bytes <= run.bytes) {
+        add_part(file, first + run.offset, part);
       } else {
-        add_strided(file, first, at, what);
+        add_strided(file, first, at, part);
       }
-      at += what.bytes;
+      at += part.bytes;
     }
     into_.tensor_bytes += size;
     into_.table.all.push_back(std::move(placed));
@@ -48,24 +48,24 @@ class planner {
   }
 
  private:
-  void add_part(std::uint32_t file, std::uint64_t file_offset, part what) {
+  void add_part(std::uint32_t file, std::uint64_t file_offset, part part) {
     // Parts of a piece follow each other in the file: tensors may have been left out.
     const bool fits = !into_.pieces.empty() && into_.pieces.back().file == file &&
                       into_.pieces.back().strided == piece::contiguous &&
                       into_.pieces.back().file_offset + into_.pieces.back().bytes == file_offset &&
-                      into_.pieces.back().bytes + what.bytes <= piece_bytes;
+                      into_.pieces.back().bytes + part.bytes <= piece_bytes;
     if (!fits) {
       into_.pieces.push_back({file, file_offset, 0, into_.parts.size()});
     }
-    into_.pieces.back().bytes += what.bytes;
+    into_.pieces.back().bytes += part.bytes;
     ++into_.pieces.back().parts;
-    into_.parts.push_back(what);
+    into_.parts.push_back(part);
   }
   /// A piece of its own.
-  void add_strided(std::uint32_t file, std::uint64_t offset, std::uint64_t first_byte, part what) {
+  void add_strided(std::uint32_t file, std::uint64_t offset, std::uint64_t first_byte, part part) {
     const std::size_t source = into_.strided.size() - 1;
-    into_.pieces.push_back({file, offset, what.bytes, into_.parts.size(), 1, source, first_byte});
-    into_.parts.push_back(what);
+    into_.pieces.push_back({file, offset, part.bytes, into_.parts.size(), 1, source, first_byte});
+    into_.parts.push_back(part);
   }
 
   layout& into_;

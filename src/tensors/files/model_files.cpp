@@ -36,9 +36,9 @@ constexpr std::string_view write_again = "write it again with a current safetens
 constexpr std::string_view download_again = "download the file again: it is not complete";
 
 [[noreturn]] void invalid(const std::string& path,
-                          const std::string& what,
+                          const std::string& cause,
                           std::string_view next_step = write_again) {
-  throw error(errc::invalid_file, operation, path, what, std::string(next_step));
+  throw error(errc::invalid_file, operation, path, cause, std::string(next_step));
 }
 
 base::guarded_fd open_file(const std::string& path) {
@@ -77,27 +77,27 @@ void read_exactly(
 }
 
 /// Tensors fill the file from the first byte behind the header to the last one.
-void check_places(const model_file& of) {
+void check_places(const model_file& file) {
   std::uint64_t expected = 0;
-  for (const tensor& each : of.contents.all) {
+  for (const tensor& each : file.contents.all) {
     const std::string name = "tensor " + in_quotes(each.name);
     if (each.begin != expected) {
-      invalid(of.path,
+      invalid(file.path,
               name + " begins at " + std::to_string(each.begin) + ", and the one before ends at " +
                   std::to_string(expected));
     }
     if (each.end < each.begin) {
-      invalid(of.path, name + " ends before it begins");
+      invalid(file.path, name + " ends before it begins");
     }
     if (const std::uint64_t bytes = bytes_of(each); each.end - each.begin != bytes) {
-      invalid(of.path,
+      invalid(file.path,
               name + " has " + std::to_string(each.end - each.begin) +
                   " bytes, and its shape and dtype " + std::to_string(bytes));
     }
     expected = each.end;
   }
-  if (const std::uint64_t bytes = of.size_bytes - of.data_begin; expected != bytes) {
-    invalid(of.path,
+  if (const std::uint64_t bytes = file.size_bytes - file.data_begin; expected != bytes) {
+    invalid(file.path,
             expected > bytes
                 ? "it is truncated: its tensors have " + std::to_string(expected) +
                       " bytes, and the file " + std::to_string(bytes)
@@ -187,11 +187,11 @@ void refuse_other_kind(const std::string& path, std::string_view first) {
     invalid(path, other->what, other->next_step);
   }
 }
-void refuse_other_kind(const model_file& of) {
+void refuse_other_kind(const model_file& file) {
   constexpr std::uint64_t looked_at = 512;
-  std::string first(std::min(of.size_bytes, looked_at), '\0');
-  read_exactly(of.file.get(), of.path, 0, first.data(), first.size());
-  refuse_other_kind(of.path, first);
+  std::string first(std::min(file.size_bytes, looked_at), '\0');
+  read_exactly(file.file.get(), file.path, 0, first.data(), first.size());
+  refuse_other_kind(file.path, first);
 }
 
 model_file open_one(const std::string& path) {
@@ -271,13 +271,13 @@ shards read_shards(const std::string& path) {
 /// All of them at once: each may be a download of many minutes.
 void check_that_all_are_there(const std::string& index,
                               const std::filesystem::path& folder,
-                              const shards& all) {
+                              const shards& shards) {
   constexpr std::size_t named = 16;
   std::string names;
   std::size_t missing = 0;
   bool are_links = false;
   std::error_code ignored;
-  for (const auto& [name, tensors] : all) {
+  for (const auto& [name, tensors] : shards) {
     if (std::filesystem::status(folder / name, ignored).type() !=
         std::filesystem::file_type::not_found) {
       continue;
@@ -294,7 +294,7 @@ void check_that_all_are_there(const std::string& index,
     names += " and " + std::to_string(missing - named) + " more";
   }
   invalid(index,
-          std::to_string(missing) + " of its " + std::to_string(all.size()) +
+          std::to_string(missing) + " of its " + std::to_string(shards.size()) +
               " files are missing: " + names +
               (are_links ? " (there are links, but not what they lead to)" : ""),
           are_links ? "mount or copy what the links lead to, such as the whole cache of a hub"
@@ -305,27 +305,27 @@ void check_that_all_are_there(const std::string& index,
 /// Throws if one is not there.
 std::size_t select(model_file& file, const std::vector<std::string>& named) {
   std::unordered_set<std::string_view> missing(named.begin(), named.end());
-  auto& all = file.contents.all;
-  const std::size_t before = all.size();
+  auto& tensors = file.contents.all;
+  const std::size_t before = tensors.size();
   std::string selection = file.header_hash;
-  all.erase(std::remove_if(all.begin(),
-                           all.end(),
-                           [&](const tensor& each) {
-                             const bool is_named = missing.erase(each.name) != 0;
-                             selection += is_named ? "1" : "0";
-                             return !is_named;
-                           }),
-            all.end());
+  tensors.erase(std::remove_if(tensors.begin(),
+                               tensors.end(),
+                               [&](const tensor& each) {
+                                 const bool is_named = missing.erase(each.name) != 0;
+                                 selection += is_named ? "1" : "0";
+                                 return !is_named;
+                               }),
+                tensors.end());
   if (!missing.empty()) {
     invalid(file.path,
             "it has no tensor " + in_quotes(*std::min_element(missing.begin(), missing.end())) +
                 ", which the index places there",
             "use an index and files of the same revision of the model");
   }
-  if (all.size() != before) {
+  if (tensors.size() != before) {
     file.header_hash = hash_text(selection);
   }
-  return before - all.size();
+  return before - tensors.size();
 }
 
 constexpr std::string_view index_suffix = ".index.json";
@@ -397,10 +397,10 @@ std::vector<model_file> open_model(const std::vector<std::string>& paths) {
       continue;
     }
     const auto folder = std::filesystem::path(file).parent_path();
-    const shards all = read_shards(file);
-    check_that_all_are_there(file, folder, all);
+    const shards shards = read_shards(file);
+    check_that_all_are_there(file, folder, shards);
     std::size_t left_out = 0;
-    for (const auto& [name, named] : all) {
+    for (const auto& [name, named] : shards) {
       result.push_back(open_one((folder / name).string()));
       left_out += select(result.back(), named);
     }

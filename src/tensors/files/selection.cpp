@@ -165,20 +165,20 @@ std::string text_of(const tensor_slice& slice) {
          (slice.parts == 0 ? ")" : " of " + std::to_string(slice.parts) + " parts)");
 }
 
-std::string shape_text(const tensor& of) {
+std::string shape_text(const tensor& tensor) {
   std::string result = "[";
-  for (const std::uint64_t each : of.shape) {
+  for (const std::uint64_t each : tensor.shape) {
     result += (result.size() == 1 ? "" : ", ") + std::to_string(each);
   }
   return result + ']';
 }
 
 [[noreturn]] void refuse_slice(const tensor_slice& slice,
-                               const tensor& of,
+                               const tensor& tensor,
                                const std::string& why,
                                std::string_view next_step) {
-  refuse(text_of(slice) + " of tensor " + in_quotes(of.name) + " of shape " + shape_text(of) +
-             ": " + why,
+  refuse(text_of(slice) + " of tensor " + in_quotes(tensor.name) + " of shape " +
+             shape_text(tensor) + ": " + why,
          next_step);
 }
 
@@ -218,24 +218,24 @@ struct dimension_ranges {
 /// each of queries, keys and values of 256 heads.
 constexpr std::size_t max_ranges = 1'024;
 
-std::size_t dimension_of(const tensor_slice& slice, const tensor& of) {
-  const auto rank = static_cast<std::int64_t>(of.shape.size());
+std::size_t dimension_of(const tensor_slice& slice, const tensor& tensor) {
+  const auto rank = static_cast<std::int64_t>(tensor.shape.size());
   const std::int64_t result = slice.dimension + (slice.dimension < 0 ? rank : 0);
   if (result < 0 || result >= rank) {
     refuse_slice(slice,
-                 of,
+                 tensor,
                  rank == 0 ? "it is a scalar" : "it has " + std::to_string(rank) + " dimensions",
                  "let the slice's name or pattern select tensors with that dimension only");
   }
   return static_cast<std::size_t>(result);
 }
 
-range range_of(const tensor_slice& slice, const tensor& of, std::uint64_t size) {
+range range_of(const tensor_slice& slice, const tensor& tensor, std::uint64_t size) {
   const std::uint64_t end = slice.parts == 0 ? size : slice.parts;
   if (slice.begin >= slice.end || slice.end > end) {
     refuse_slice(
         slice,
-        of,
+        tensor,
         slice.begin >= slice.end ? "the slice is empty" : "it ends behind the last one",
         "pass a begin that is less than the end, and an end of at most " + std::to_string(end));
   }
@@ -244,7 +244,7 @@ range range_of(const tensor_slice& slice, const tensor& of, std::uint64_t size) 
   }
   if (size == 0 || size % slice.parts != 0) {
     refuse_slice(slice,
-                 of,
+                 tensor,
                  std::to_string(size) + " elements cannot be divided into equal parts",
                  "pass the begin and the end in elements");
   }
@@ -255,16 +255,16 @@ range range_of(const tensor_slice& slice, const tensor& of, std::uint64_t size) 
 /// What is wanted of one tensor, by dimension; empty: all.
 using ranges = std::vector<dimension_ranges>;
 
-void add(ranges& to, const tensor_slice& slice, const tensor& of) {
-  const std::size_t dimension = dimension_of(slice, of);
-  const range added = range_of(slice, of, of.shape[dimension]);
-  if (to.empty()) {
-    for (const std::uint64_t size : of.shape) {
-      to.push_back({.all = {range{0, size}}});
+void add(ranges& ranges, const tensor_slice& slice, const tensor& entry) {
+  const std::size_t dimension = dimension_of(slice, entry);
+  const range added = range_of(slice, entry, entry.shape[dimension]);
+  if (ranges.empty()) {
+    for (const std::uint64_t size : entry.shape) {
+      ranges.push_back({.all = {range{0, size}}});
     }
   }
-  auto& known = to[dimension].all;
-  if (!to[dimension].is_sliced()) {
+  auto& known = ranges[dimension].all;
+  if (!ranges[dimension].is_sliced()) {
     known = {added};
     return;
   }
@@ -272,7 +272,7 @@ void add(ranges& to, const tensor_slice& slice, const tensor& of) {
   const tensor_slice& former = *known.front().by;
   if (former.name != slice.name || former.dimension != slice.dimension) {
     refuse_slice(slice,
-                 of,
+                 entry,
                  text_of(former) + " has the same dimension",
                  "pass all ranges of a dimension by the same name and number");
   }
@@ -282,30 +282,30 @@ void add(ranges& to, const tensor_slice& slice, const tensor& of) {
   }
   known.push_back(added);
   std::size_t count = 0;
-  for (const dimension_ranges& each : to) {
+  for (const dimension_ranges& each : ranges) {
     count += each.is_sliced() ? each.all.size() : 0;
   }
   if (count > max_ranges) {
     refuse_slice(slice,
-                 of,
+                 entry,
                  "its slices have more than " + std::to_string(max_ranges) + " ranges",
                  "load the tensor under several names, or all of it");
   }
 }
 
 /// An element that was selected twice is a mistake in the ranges.
-void check_overlaps(const ranges& wanted, const tensor& of) {
-  for (const dimension_ranges& dimension : wanted) {
+void check_overlaps(const ranges& ranges, const tensor& tensor) {
+  for (const dimension_ranges& dimension : ranges) {
     std::vector<range> sorted = dimension.all;
-    std::sort(sorted.begin(), sorted.end(), [](const range& one, const range& other) {
-      return one.begin < other.begin;
+    std::sort(sorted.begin(), sorted.end(), [](const range& left, const range& right) {
+      return left.begin < right.begin;
     });
     for (std::size_t i = 1; i < sorted.size(); ++i) {
       const range& one = sorted[i - 1];
       const range& other = sorted[i];
       if (other.begin < one.end) {
         refuse_slice(*other.by,
-                     of,
+                     tensor,
                      "the ranges " + std::to_string(one.begin) + " to " + std::to_string(one.end) +
                          " and " + std::to_string(other.begin) + " to " +
                          std::to_string(other.end) + " overlap",
@@ -315,19 +315,20 @@ void check_overlaps(const ranges& wanted, const tensor& of) {
   }
 }
 
-[[noreturn]] void refuse_bits(const ranges& wanted, const tensor& of) {
+[[noreturn]] void refuse_bits(const ranges& ranges, const tensor& tensor) {
   const auto slice = std::find_if(
-      wanted.rbegin(), wanted.rend(), [](const auto& each) { return each.is_sliced(); });
+      ranges.rbegin(), ranges.rend(), [](const auto& each) { return each.is_sliced(); });
   refuse_slice(*slice->all.front().by,
-               of,
-               std::string(of.type.name) + " elements have " + std::to_string(of.type.bits) +
+               tensor,
+               std::string(tensor.type.name) + " elements have " +
+                   std::to_string(tensor.type.bits) +
                    " bits, and each run of this slice must be whole bytes of the file",
                "begin and end the slice where bytes of the file do, or load all of the tensor");
 }
 
-bool is_whole(const ranges& wanted, const tensor& of) {
-  for (std::size_t i = 0; i != wanted.size(); ++i) {
-    if (!wanted[i].is_whole(of.shape[i])) {
+bool is_whole(const ranges& ranges, const tensor& tensor) {
+  for (std::size_t i = 0; i != ranges.size(); ++i) {
+    if (!ranges[i].is_whole(tensor.shape[i])) {
       return false;
     }
   }
@@ -335,10 +336,10 @@ bool is_whole(const ranges& wanted, const tensor& of) {
 }
 
 /// The ranges, from the lowest index on; an index has `unit` of the units of the result.
-strided_source::dimension dimension_in(const dimension_ranges& wanted, std::uint64_t unit) {
+strided_source::dimension dimension_in(const dimension_ranges& ranges, std::uint64_t unit) {
   strided_source::dimension result;
-  const std::uint64_t lowest = wanted.lowest();
-  for (const range& each : wanted.all) {
+  const std::uint64_t lowest = ranges.lowest();
+  for (const range& each : ranges.all) {
     result.ranges.push_back({result.count, (each.begin - lowest) * unit});
     result.count += each.count() * unit;
   }
@@ -348,19 +349,19 @@ strided_source::dimension dimension_in(const dimension_ranges& wanted, std::uint
 /// The new shape of a tensor of which not all is wanted, and the place of its bytes in the file.
 /// Returns where they are if they are not contiguous; `tensor::end` is then where they would end if
 /// they were.
-std::optional<strided_source> narrow(tensor& what, const ranges& wanted) {
+std::optional<strided_source> narrow(tensor& narrowed, const ranges& ranges) {
   std::size_t sliced = 0;  // the last dimension of which not all is wanted
   bool is_empty = false;
-  for (std::size_t i = 0; i != what.shape.size(); ++i) {
-    sliced = wanted[i].is_whole(what.shape[i]) ? sliced : i;
-    is_empty = is_empty || wanted[i].count() == 0;
+  for (std::size_t i = 0; i != narrowed.shape.size(); ++i) {
+    sliced = ranges[i].is_whole(narrowed.shape[i]) ? sliced : i;
+    is_empty = is_empty || ranges[i].count() == 0;
   }
-  const tensor whole = what;
-  for (std::size_t i = 0; i != what.shape.size(); ++i) {
-    what.shape[i] = wanted[i].count();
+  const tensor whole = narrowed;
+  for (std::size_t i = 0; i != narrowed.shape.size(); ++i) {
+    narrowed.shape[i] = ranges[i].count();
   }
   if (is_empty) {
-    what.end = what.begin;
+    narrowed.end = narrowed.begin;
     return std::nullopt;
   }
   // No product overflows: that of all, which has no zero, does not (`bytes_of`).
@@ -370,18 +371,18 @@ std::optional<strided_source> narrow(tensor& what, const ranges& wanted) {
   bool are_bytes = true;
   strided_source result;
   for (std::size_t i = whole.shape.size(); i-- != 0;) {
-    const dimension_ranges& of = wanted[i];
-    first += of.lowest() * stride;
+    const dimension_ranges& dimension_ranges = ranges[i];
+    first += dimension_ranges.lowest() * stride;
     if (i == sliced) {
-      for (const range& each : of.all) {
-        are_bytes = are_bytes && (each.begin - of.lowest()) * stride % 8 == 0 &&
+      for (const range& each : dimension_ranges.all) {
+        are_bytes = are_bytes && (each.begin - dimension_ranges.lowest()) * stride % 8 == 0 &&
                     each.count() * stride % 8 == 0;
       }
-      result.row = dimension_in(of, stride);
-    } else if (i < sliced && of.count() != 1) {
+      result.row = dimension_in(dimension_ranges, stride);
+    } else if (i < sliced && dimension_ranges.count() != 1) {
       are_bytes = are_bytes && stride % 8 == 0;
-      rows *= of.count();
-      auto next = dimension_in(of, 1);
+      rows *= dimension_ranges.count();
+      auto next = dimension_in(dimension_ranges, 1);
       next.stride_bytes = stride / 8;
       auto& outer = result.outer;
       if (!outer.empty() && outer.back().ranges.size() == 1 && next.ranges.size() == 1 &&
@@ -394,7 +395,7 @@ std::optional<strided_source> narrow(tensor& what, const ranges& wanted) {
     stride *= whole.shape[i];
   }
   if (!are_bytes || first % 8 != 0) {
-    refuse_bits(wanted, whole);
+    refuse_bits(ranges, whole);
   }
   std::reverse(result.outer.begin(), result.outer.end());
   // From bits to bytes.
@@ -403,21 +404,21 @@ std::optional<strided_source> narrow(tensor& what, const ranges& wanted) {
   for (strided_source::range& each : result.row.ranges) {
     each = {each.first / 8, each.begin / 8};
   }
-  what.begin += first / 8;
-  what.end = what.begin + rows * result.row.count;
+  narrowed.begin += first / 8;
+  narrowed.end = narrowed.begin + rows * result.row.count;
   return rows == 1 && result.row.ranges.size() == 1 ? std::nullopt
                                                     : std::optional(std::move(result));
 }
 
 // ---- texts that are hashed ----
 
-void add(std::string& to, std::string_view name) {
-  to += std::to_string(name.size()) + ':';
-  to += name;
+void add(std::string& text, std::string_view name) {
+  text += std::to_string(name.size()) + ':';
+  text += name;
 }
 template <typename... Numbers>
-void add_numbers(std::string& to, Numbers... numbers) {
-  ((to += ' ' + std::to_string(numbers)), ...);
+void add_numbers(std::string& text, Numbers... numbers) {
+  ((text += ' ' + std::to_string(numbers)), ...);
 }
 
 /// Equal for slices that are ranges of the same dimension, whose order counts.
@@ -426,9 +427,9 @@ auto key_of(const tensor_slice& slice) {
 }
 
 /// Whether both are one range.
-bool is_joined(const tensor_slice& one, const tensor_slice& next) {
-  return key_of(one) == key_of(next) && one.parts == next.parts && one.begin < one.end &&
-         one.end == next.begin && next.begin < next.end;
+bool is_joined(const tensor_slice& slice, const tensor_slice& next) {
+  return key_of(slice) == key_of(next) && slice.parts == next.parts && slice.begin < slice.end &&
+         slice.end == next.begin && next.begin < next.end;
 }
 
 }  // namespace
@@ -447,8 +448,8 @@ std::string selection_text(const load_options& options) {
     result += '\n';
   }
   std::vector<tensor_slice> slices = options.slices;
-  std::stable_sort(slices.begin(), slices.end(), [](const auto& one, const auto& other) {
-    return key_of(one) < key_of(other);
+  std::stable_sort(slices.begin(), slices.end(), [](const auto& left, const auto& right) {
+    return key_of(left) < key_of(right);
   });
   for (std::size_t i = 0; i != slices.size(); ++i) {
     tensor_slice& each = slices[i];

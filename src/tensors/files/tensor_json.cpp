@@ -20,8 +20,8 @@ using nlohmann::json;
 /// As the reference's parser allows: deeper values are refused also where they are ignored.
 constexpr std::size_t max_depth = 127;
 
-[[noreturn]] void invalid(const std::string& what) {
-  throw invalid_json(what);
+[[noreturn]] void invalid(const std::string& cause) {
+  throw invalid_json(cause);
 }
 
 /// A parser's events, with its place in the document. Derived classes take what they know.
@@ -86,7 +86,7 @@ class events : public json::json_sax_t {
   virtual void on_number(std::uint64_t number) = 0;
   virtual void on_integer(std::int64_t number) { on_other(std::to_string(number)); }
   virtual void on_null() { on_other("null"); }
-  virtual void on_other(const std::string& what) = 0;
+  virtual void on_other(const std::string& key) = 0;
   /// `depth()` is that inside of it.
   virtual void on_begin(bool is_object) = 0;
   virtual void on_end() = 0;
@@ -135,7 +135,7 @@ constexpr std::string_view metadata_key = "__metadata__";
 
 class tensor_events : public events {
  public:
-  explicit tensor_events(dialect as) : as_(as) {}
+  explicit tensor_events(dialect dialect) : as_(dialect) {}
   tensor_list take() { return std::move(result_); }
 
  private:
@@ -159,12 +159,12 @@ class tensor_events : public events {
       metadata_name_ = std::move(name);
       return;
     }
-    const auto found = field_of(name);
-    if (!found) {
+    const auto field = field_of(name);
+    if (!field) {
       skip_value();
       return;
     }
-    field_ = *found;
+    field_ = *field;
     if (seen_.test(field_)) {
       invalid(where() + " has " + in_quotes(name) + " twice");
     }
@@ -253,14 +253,14 @@ class tensor_events : public events {
     }
   }
 
-  void on_other(const std::string& what) override {
+  void on_other(const std::string& key) override {
     if (depth() == 0) {
-      invalid("it is " + what + " instead of an object");
+      invalid("it is " + key + " instead of an object");
     }
     if (in_metadata_) {
-      invalid("the metadata has " + what + " where a text is wanted");
+      invalid("the metadata has " + key + " where a text is wanted");
     }
-    invalid(where() + " has " + what + " where it may not be");
+    invalid(where() + " has " + key + " where it may not be");
   }
 
   void on_begin(bool is_object) override {
@@ -346,9 +346,9 @@ class index_events : public events {
     result_.emplace_back(std::move(name_), std::move(text));
   }
   void on_number(std::uint64_t number) override { on_other(std::to_string(number)); }
-  void on_other(const std::string& what) override {
-    invalid(depth() < 2 ? "it is " + what + " instead of an object"
-                        : "the file of " + in_quotes(name_) + " is " + what);
+  void on_other(const std::string& key) override {
+    invalid(depth() < 2 ? "it is " + key + " instead of an object"
+                        : "the file of " + in_quotes(name_) + " is " + key);
   }
   void on_begin(bool is_object) override {
     if (!is_object || depth() > 2) {
@@ -365,8 +365,8 @@ class index_events : public events {
 
 }  // namespace
 
-tensor_list read_tensors(std::string_view text, dialect as) {
-  tensor_events read(as);
+tensor_list read_tensors(std::string_view text, dialect dialect) {
+  tensor_events read(dialect);
   read.read(text);
   tensor_list result = read.take();
   std::stable_sort(result.all.begin(), result.all.end(), [](const tensor& a, const tensor& b) {
@@ -375,21 +375,21 @@ tensor_list read_tensors(std::string_view text, dialect as) {
   return result;
 }
 
-std::string write_tensors(const tensor_list& what) {
+std::string write_tensors(const tensor_list& tensor_list) {
   // Written by hand in order: an object of the library would sort, and copy, all names.
   const auto text = [](const std::string& value) { return json(value).dump(); };
   const auto list = [](const auto& numbers) { return json(numbers).dump(); };
   std::string result = "{";
   const auto next = [&] { result += result.size() == 1 ? "" : ","; };
-  if (!what.metadata.empty()) {
+  if (!tensor_list.metadata.empty()) {
     result += text(std::string(metadata_key)) + ":{";
     bool is_first = true;
-    for (const auto& [name, value] : what.metadata) {
+    for (const auto& [name, value] : tensor_list.metadata) {
       result += (std::exchange(is_first, false) ? "" : ",") + text(name) + ":" + text(value);
     }
     result += "}";
   }
-  for (const tensor& each : what.all) {
+  for (const tensor& each : tensor_list.all) {
     next();
     result += text(each.name) + ":{\"dtype\":" + text(std::string(each.type.name)) +
               ",\"shape\":" + list(each.shape) + ",\"data_offsets\":[" +
@@ -408,10 +408,10 @@ std::string write_tensors(const tensor_list& what) {
   return result + "}";
 }
 
-std::uint64_t bytes_of(const tensor& what) {
+std::uint64_t bytes_of(const tensor& tensor) {
   std::uint64_t bytes = 0;
-  if (const auto problem = size_of(what.type, what.shape, bytes); !problem.empty()) {
-    invalid("tensor " + in_quotes(what.name) + " " + std::string(problem));
+  if (const auto problem = size_of(tensor.type, tensor.shape, bytes); !problem.empty()) {
+    invalid("tensor " + in_quotes(tensor.name) + " " + std::string(problem));
   }
   return bytes;
 }

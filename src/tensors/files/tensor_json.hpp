@@ -27,13 +27,13 @@ enum class dialect : std::uint8_t {
 
 /// Reads tensors, sorted by their place; their bytes are not checked against anything. As the
 /// reference (safetensors 0.8) reads them, but refuses duplicate names. Throws `invalid_json`.
-[[nodiscard]] tensor_list read_tensors(std::string_view json, dialect as);
+[[nodiscard]] tensor_list read_tensors(std::string_view json, dialect dialect);
 /// `read_tensors` reads it back.
-[[nodiscard]] std::string write_tensors(const tensor_list& what);
+[[nodiscard]] std::string write_tensors(const tensor_list& tensor_list);
 
 /// The bytes of a tensor of that type and shape. Throws `invalid_json`: more than 2^64 - 1 bits, or
 /// no whole number of bytes.
-[[nodiscard]] std::uint64_t bytes_of(const tensor& what);
+[[nodiscard]] std::uint64_t bytes_of(const tensor& tensor);
 
 /// Of a model in several files: the file of each tensor, by its name.
 [[nodiscard]] text_pairs read_index(std::string_view json);

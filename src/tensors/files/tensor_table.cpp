@@ -78,19 +78,19 @@ constexpr std::size_t padded(std::size_t bytes) {
 }
 
 template <typename Value>
-Value load_at(const table_words& from, std::size_t at) noexcept {
+Value load_at(const table_words& words, std::size_t index) noexcept {
   static_assert(std::is_trivially_copyable_v<Value>);
   Value result;
-  std::memcpy(&result, reinterpret_cast<const char*>(from.data()) + at, sizeof result);
+  std::memcpy(&result, reinterpret_cast<const char*>(words.data()) + index, sizeof result);
   return result;
 }
 template <typename Value>
-void store_at(table_words& to, std::size_t at, const Value& value) noexcept {
+void store_at(table_words& words, std::size_t index, const Value& value) noexcept {
   static_assert(std::is_trivially_copyable_v<Value>);
-  std::memcpy(reinterpret_cast<char*>(to.data()) + at, &value, sizeof value);
+  std::memcpy(reinterpret_cast<char*>(words.data()) + index, &value, sizeof value);
 }
-record record_at(const table_words& from, std::size_t index) noexcept {
-  return load_at<record>(from, sizeof(header) + index * sizeof(record));
+record record_at(const table_words& words, std::size_t index) noexcept {
+  return load_at<record>(words, sizeof(header) + index * sizeof(record));
 }
 
 [[noreturn]] void refuse(const std::string& cause) {
@@ -117,28 +117,28 @@ class run {
 
 /// From the first to the last byte of a tensor: with strides, elements may be far apart, or the
 /// same. Throws `invalid_table`.
-std::uint64_t spanned_bytes(const table_entry& of) {
+std::uint64_t spanned_bytes(const table_entry& entry) {
   const auto wrong = [&](std::string_view cause) {
-    refuse("tensor " + in_quotes(of.name) + " " + std::string(cause));
+    refuse("tensor " + in_quotes(entry.name) + " " + std::string(cause));
   };
   std::uint64_t bytes = 0;
-  if (const auto problem = size_of(of.type, of.shape, bytes); !problem.empty()) {
+  if (const auto problem = size_of(entry.type, entry.shape, bytes); !problem.empty()) {
     wrong(problem);
   }
-  if (of.strides.empty() || bytes == 0) {
+  if (entry.strides.empty() || bytes == 0) {
     return bytes;
   }
   std::uint64_t elements = 1;
-  for (std::size_t i = 0; i != of.shape.size(); ++i) {
+  for (std::size_t i = 0; i != entry.shape.size(); ++i) {
     std::uint64_t further = 0;
-    if (of.strides[i] < 0 ||
+    if (entry.strides[i] < 0 ||
         __builtin_mul_overflow(
-            of.shape[i] - 1, static_cast<std::uint64_t>(of.strides[i]), &further) ||
+            entry.shape[i] - 1, static_cast<std::uint64_t>(entry.strides[i]), &further) ||
         __builtin_add_overflow(elements, further, &elements)) {
       wrong("has strides that cannot be");
     }
   }
-  if (const auto problem = size_of(of.type, std::span(&elements, 1), bytes); !problem.empty()) {
+  if (const auto problem = size_of(entry.type, std::span(&elements, 1), bytes); !problem.empty()) {
     wrong(problem);
   }
   return bytes;
@@ -153,8 +153,8 @@ bool is_hash(const std::array<char, 16>& hash) noexcept {
 /// Writes texts one after the other.
 class text_writer {
  public:
-  text_writer(table_words& to, std::size_t at) noexcept
-      : to_(reinterpret_cast<char*>(to.data()) + at) {}
+  text_writer(table_words& words, std::size_t index) noexcept
+      : to_(reinterpret_cast<char*>(words.data()) + index) {}
   /// Returns where it begins.
   std::uint32_t add(std::string_view text) noexcept {
     const std::size_t begin = next_;
@@ -174,13 +174,13 @@ std::string_view bytes_in(const table_words& words) noexcept {
   return {reinterpret_cast<const char*>(words.data()), words.size() * word};
 }
 
-tensor_table::places tensor_table::places_for(const counts& of) noexcept {
+tensor_table::places tensor_table::places_for(const counts& counts) noexcept {
   places result;
-  result.metadata = sizeof(header) + of.tensors * sizeof(record);
-  result.numbers = result.metadata + of.metadata * sizeof(text_record);
-  result.names = result.numbers + of.numbers * word;
-  result.texts = result.names + padded(of.tensors * sizeof(std::uint32_t));
-  result.end = result.texts + padded(of.text_bytes);
+  result.metadata = sizeof(header) + counts.tensors * sizeof(record);
+  result.numbers = result.metadata + counts.metadata * sizeof(text_record);
+  result.names = result.numbers + counts.numbers * word;
+  result.texts = result.names + padded(counts.tensors * sizeof(std::uint32_t));
+  result.end = result.texts + padded(counts.text_bytes);
   return result;
 }
 
@@ -247,8 +247,8 @@ table_words encode_table(const tensor_list& content) {
   }
   std::vector<std::uint32_t> by_name(content.all.size());
   std::iota(by_name.begin(), by_name.end(), 0U);
-  std::sort(by_name.begin(), by_name.end(), [&](std::uint32_t one, std::uint32_t other) {
-    return content.all[one].name < content.all[other].name;
+  std::sort(by_name.begin(), by_name.end(), [&](std::uint32_t left, std::uint32_t right) {
+    return content.all[left].name < content.all[right].name;
   });
   for (std::size_t i = 0; i != by_name.size(); ++i) {
     store_at(result, places.names + i * sizeof(std::uint32_t), by_name[i]);
@@ -269,17 +269,17 @@ void tensor_table::check_header() {
   if (bytes < sizeof(header)) {
     refuse("it has " + std::to_string(bytes) + " bytes, fewer than its header");
   }
-  const auto found = load_at<header>(words_, 0);
-  if (found.magic != magic) {
+  const auto head = load_at<header>(words_, 0);
+  if (head.magic != magic) {
     refuse("it does not begin with \"gpushmtb\"");
   }
-  if (found.version != version) {
-    refuse("it has version " + std::to_string(found.version) + ", and this library reads " +
+  if (head.version != version) {
+    refuse("it has version " + std::to_string(head.version) + ", and this library reads " +
            std::to_string(version));
   }
-  counts_ = {found.tensors, found.metadata, found.numbers, found.text_bytes};
+  counts_ = {head.tensors, head.metadata, head.numbers, head.text_bytes};
   places_ = places_for(counts_);
-  if (places_.end != bytes || found.reserved != 0) {
+  if (places_.end != bytes || head.reserved != 0) {
     refuse("its header does not describe its " + std::to_string(bytes) + " bytes");
   }
 }
@@ -289,13 +289,13 @@ void tensor_table::check_entries(std::uint64_t tensor_bytes) const {
   run numbers(counts_.numbers);
   std::pair<std::uint64_t, std::uint64_t> previous;
   for (std::size_t i = 0; i != counts_.tensors; ++i) {
-    const record found = record_at(words_, i);
-    if (!texts.take(found.name_begin, found.name_bytes) ||
-        !texts.take(found.framework_begin, found.framework_bytes) ||
-        !numbers.take(found.first_number, found.numbers()) || found.rank > max_dimensions ||
-        found.dtype >= all_dtypes.size() || found.flags > strides_flag ||
-        (found.has_strides() && found.rank == 0) || found.reserved != 0 ||
-        (found.hash != std::array<char, 16>{} && !is_hash(found.hash))) {
+    const record record = record_at(words_, i);
+    if (!texts.take(record.name_begin, record.name_bytes) ||
+        !texts.take(record.framework_begin, record.framework_bytes) ||
+        !numbers.take(record.first_number, record.numbers()) || record.rank > max_dimensions ||
+        record.dtype >= all_dtypes.size() || record.flags > strides_flag ||
+        (record.has_strides() && record.rank == 0) || record.reserved != 0 ||
+        (record.hash != std::array<char, 16>{} && !is_hash(record.hash))) {
       refuse("the record of tensor number " + std::to_string(i) + " is not valid");
     }
     const table_entry entry = (*this)[i];
@@ -316,9 +316,9 @@ void tensor_table::check_entries(std::uint64_t tensor_bytes) const {
   }
   std::string_view last_key;
   for (std::size_t i = 0; i != counts_.metadata; ++i) {
-    const auto found = load_at<text_record>(words_, places_.metadata + i * sizeof(text_record));
-    if (!texts.take(found.key_begin, found.key_bytes) ||
-        !texts.take(found.value_begin, found.value_bytes)) {
+    const auto record = load_at<text_record>(words_, places_.metadata + i * sizeof(text_record));
+    if (!texts.take(record.key_begin, record.key_bytes) ||
+        !texts.take(record.value_begin, record.value_bytes)) {
       refuse("the metadata number " + std::to_string(i) + " are not valid");
     }
     const std::string_view key = metadata(i).first;
@@ -345,11 +345,11 @@ void tensor_table::check_texts() const {
   }
   // Almost all tables are ASCII, which is UTF-8 wherever it is divided.
   constexpr std::uint64_t high_bits = 0x8080'8080'8080'8080U;
-  std::uint64_t all = 0;
+  std::uint64_t bits = 0;
   for (std::size_t i = places_.texts / word; i != words_.size(); ++i) {
-    all |= words_[i];
+    bits |= words_[i];
   }
-  if ((all & high_bits) == 0) {
+  if ((bits & high_bits) == 0) {
     return;
   }
   const auto check = [](std::string_view text) {
@@ -421,8 +421,8 @@ std::optional<std::size_t> tensor_table::find(std::string_view name) const noexc
   while (begin != end) {
     const std::size_t middle = begin + (end - begin) / 2;
     const std::uint32_t index = by_name(middle);
-    const record found = record_at(words_, index);
-    const auto order = text(found.name_begin, found.name_bytes).compare(name);
+    const record record = record_at(words_, index);
+    const auto order = text(record.name_begin, record.name_bytes).compare(name);
     if (order == 0) {
       return index;
     }

@@ -85,7 +85,7 @@ class tensor_table {
     std::size_t texts = 0;
     std::size_t end = 0;
   };
-  static places places_for(const counts& of) noexcept;
+  static places places_for(const counts& counts) noexcept;
 
   [[nodiscard]] std::string_view text(std::size_t begin, std::size_t bytes) const noexcept;
   [[nodiscard]] std::uint32_t by_name(std::size_t index) const noexcept;

@@ -40,9 +40,9 @@ struct gpushm_tensors_table {
 namespace {
 
 /// A client of its own, with the same connection.
-gpushm::client client_in(gpushm_client* from, const char* operation, std::string_view name) {
-  static_cast<void>(gpushm::client_detail::usable(from, operation, name));
-  return gpushm::client(std::make_unique<gpushm_client>(*from).release());
+gpushm::client client_in(gpushm_client* client, const char* operation, std::string_view name) {
+  static_cast<void>(gpushm::client_detail::usable(client, operation, name));
+  return gpushm::client(std::make_unique<gpushm_client>(*client).release());
 }
 
 /// Not owning.
@@ -137,8 +137,8 @@ gpushm::load_options options_in(const gpushm_load_options* given, std::int64_t t
 }
 
 /// The table of a segment that is complete.
-tensors::tensor_table read_table(gpushm_segment* from) {
-  borrowed segment(from);
+tensors::tensor_table read_table(gpushm_segment* source) {
+  borrowed segment(source);
   const auto info = tensors::info_of(segment.get());
   auto table = info ? tensors::table_of(segment.get(), *info) : std::nullopt;
   if (!table) {
@@ -275,13 +275,13 @@ gpushm_errc gpushm_tensors_table_get(const gpushm_tensors_table* table,
 bool gpushm_tensors_table_find(const gpushm_tensors_table* table,
                                gpushm_string name,
                                size_t* index) {
-  const auto found = table == nullptr || (name.data == nullptr && name.size != 0)
-                         ? std::nullopt
-                         : table->content.find({name.data, name.size});
-  if (found && index != nullptr) {
-    *index = *found;
+  const auto tensor = table == nullptr || (name.data == nullptr && name.size != 0)
+                          ? std::nullopt
+                          : table->content.find({name.data, name.size});
+  if (tensor && index != nullptr) {
+    *index = *tensor;
   }
-  return found.has_value();
+  return tensor.has_value();
 }
 
 size_t gpushm_tensors_table_metadata_count(const gpushm_tensors_table* table) {

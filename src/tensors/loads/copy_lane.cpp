@@ -192,10 +192,10 @@ class gpu_lane : public copy_lane {
   void check(cuda::CUresult result, const char* call) const {
     cuda_driver::check(result, operation, name_, call);
   }
-  void wait_for(one& of) {
-    if (const auto piece = std::exchange(of.piece, std::nullopt)) {
+  void wait_for(one& entry) {
+    if (const auto piece = std::exchange(entry.piece, std::nullopt)) {
       const driver::context_scope scope(context_, operation, name_);
-      check(cuda_driver::instance()->cuEventSynchronize(of.copied), "cuEventSynchronize");
+      check(cuda_driver::instance()->cuEventSynchronize(entry.copied), "cuEventSynchronize");
       report_(*piece);
     }
   }

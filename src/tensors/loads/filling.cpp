@@ -12,16 +12,16 @@
 
 namespace gpushm::tensors {
 
-filling::filling(const job& of, target into)
-    : job_(of),
+filling::filling(const job& job, target into)
+    : job_(job),
       into_(std::move(into)),
-      reader_(of.files, of.options.reading),
+      reader_(job.files, job.options.reading),
       first_(into_.first),
       next_(first_),
       complete_(first_),
-      is_done_(of.plan.pieces.size()) {
+      is_done_(job.plan.pieces.size()) {
   for (std::size_t i = 0; i != first_; ++i) {
-    complete_bytes_ += of.plan.pieces[i].bytes;
+    complete_bytes_ += job.plan.pieces[i].bytes;
   }
   resumed_bytes_ = complete_bytes_;
   if (complete_bytes_ != 0) {
@@ -98,25 +98,25 @@ void filling::note_lane() {
 }
 
 void filling::copy_piece(copy_lane& lane, run_reader& runs, std::size_t index) {
-  const piece& what = job_.plan.pieces[index];
-  const part* next = job_.plan.parts.data() + what.first_part;
-  std::uint64_t* hash = into_.hashes + what.first_part;
+  const piece& piece = job_.plan.pieces[index];
+  const part* next = job_.plan.parts.data() + piece.first_part;
+  std::uint64_t* hash = into_.hashes + piece.first_part;
   std::uint64_t of_next = 0;  // bytes of it that were read
   running_hash running;
   std::vector<part> parts;
-  std::byte* to = lane.buffer();
-  for (std::uint64_t at = 0; at != what.bytes;) {
+  std::byte* target = lane.buffer();
+  for (std::uint64_t at = 0; at != piece.bytes;) {
     if (has_failed_.load(std::memory_order_relaxed)) {
       return;  // its piece is not complete
     }
-    const bool is_strided = what.strided != piece::contiguous;
-    const std::uint64_t offset = what.file_offset + at;
-    const std::uint64_t bytes = is_strided ? std::min(step_bytes, what.bytes - at)
-                                           : piece_reader::step(offset, what.bytes - at);
-    const std::byte* const first =
-        is_strided ? runs.read(what, at, bytes, to) : reader_.read({what.file, offset, bytes}, to);
+    const bool is_strided = piece.strided != piece::contiguous;
+    const std::uint64_t offset = piece.file_offset + at;
+    const std::uint64_t bytes = is_strided ? std::min(step_bytes, piece.bytes - at)
+                                           : piece_reader::step(offset, piece.bytes - at);
+    const std::byte* const first = is_strided ? runs.read(piece, at, bytes, target)
+                                              : reader_.read({piece.file, offset, bytes}, target);
     at += bytes;
-    to += bytes + static_cast<std::size_t>(first - to);
+    target += bytes + static_cast<std::size_t>(first - target);
     parts.clear();
     for (std::uint64_t done = 0; done != bytes;) {
       const std::uint64_t count = std::min(next->bytes - of_next, bytes - done);

@@ -33,8 +33,8 @@ class filling {
     std::function<void(std::size_t complete, std::uint64_t bytes)> on_complete;
     bool is_load = true;  ///< `load_progress::is_here`
   };
-  /// `of` must exist longer.
-  filling(const job& of, target into);
+  /// `job` must exist longer.
+  filling(const job& job, target into);
 
   /// Blocks. Throws what a thread has thrown.
   void run();

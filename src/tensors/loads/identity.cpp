@@ -15,22 +15,22 @@ namespace gpushm::tensors {
 
 namespace {
 
-void add(std::string& to, const file_stamp& stamp) {
+void add(std::string& text, const file_stamp& stamp) {
   for (const std::uint64_t each : {stamp.device,
                                    stamp.inode,
                                    stamp.size_bytes,
                                    static_cast<std::uint64_t>(stamp.mtime_ns),
                                    static_cast<std::uint64_t>(stamp.ctime_ns)}) {
-    to += std::to_string(each) + ' ';
+    text += std::to_string(each) + ' ';
   }
-  to += '\n';
+  text += '\n';
 }
 
 /// False: the path has no file.
-bool add(std::string& to, const std::string& path) {
+bool add(std::string& text, const std::string& path) {
   const auto stamp = stamp_at(path);
   if (stamp) {
-    add(to, *stamp);
+    add(text, *stamp);
   }
   return stamp.has_value();
 }
@@ -41,12 +41,12 @@ bool is_name_of_file(std::string_view name) {
          name.find('\0') == std::string_view::npos;
 }
 
-bool add_all(std::string& to, const std::string& index, std::string_view names) {
+bool add_all(std::string& text, const std::string& index, std::string_view names) {
   const auto folder = std::filesystem::path(index).parent_path();
   while (!names.empty()) {
     const std::size_t end = std::min(names.find('\n'), names.size());
     const std::string_view name = names.substr(0, end);
-    if (!is_name_of_file(name) || !add(to, (folder / name).string())) {
+    if (!is_name_of_file(name) || !add(text, (folder / name).string())) {
       return false;
     }
     names.remove_prefix(std::min(end + 1, names.size()));
@@ -75,15 +75,15 @@ std::optional<index_file> index_of(const std::vector<std::string>& paths) {
 model_identity identity_of(const std::optional<index_file>& index,
                            std::span<const model_file> files,
                            std::string_view selection) {
-  std::string all;
+  std::string text;
   if (index) {
-    add(all, index->stamp);
+    add(text, index->stamp);
   }
   for (const model_file& each : files) {
-    add(all, each.stamp);
+    add(text, each.stamp);
   }
-  all += selection;
-  return identity_from(all);
+  text += selection;
+  return identity_from(text);
 }
 
 std::string names_of(const std::optional<index_file>& index, std::span<const model_file> files) {
@@ -104,7 +104,7 @@ std::string names_of(const std::optional<index_file>& index, std::span<const mod
 std::optional<model_identity> identity_at(const std::vector<std::string>& paths,
                                           std::string_view names,
                                           std::string_view selection) {
-  std::string all;
+  std::string text;
   for (const std::string& path : paths) {
     std::string file;
     try {
@@ -113,16 +113,16 @@ std::optional<model_identity> identity_at(const std::vector<std::string>& paths,
       return std::nullopt;  // the load says why
     }
     const bool has_files = is_index(file);
-    if (!add(all, file) ||
-        (has_files && (paths.size() != 1 || names.empty() || !add_all(all, file, names)))) {
+    if (!add(text, file) ||
+        (has_files && (paths.size() != 1 || names.empty() || !add_all(text, file, names)))) {
       return std::nullopt;
     }
   }
-  if (all.empty()) {
+  if (text.empty()) {
     return std::nullopt;
   }
-  all += selection;
-  return identity_from(all);
+  text += selection;
+  return identity_from(text);
 }
 
 }  // namespace gpushm::tensors

@@ -80,14 +80,14 @@ struct found_slab {
 };
 /// Returns the segment if it is published, and whether it is complete. Throws already_exists if it
 /// has no tensors.
-std::optional<found_slab> find(client& by,
+std::optional<found_slab> find(client& client,
                                const std::string& name,
                                const load_options& options,
-                               access how) {
+                               access access) {
   open_options wanted;
-  wanted.access = how;
+  wanted.access = access;
   wanted.device = options.device == "auto" ? std::string() : options.device;
-  auto opened = by.try_open(name, wanted);
+  auto opened = client.try_open(name, wanted);
   if (!opened) {
     return std::nullopt;
   }
@@ -102,12 +102,12 @@ std::optional<found_slab> find(client& by,
   const bool is_complete = is_sealed(*opened, *info);
   return found_slab{std::move(*opened), *info, is_complete};
 }
-std::optional<found_slab> find(const job& of, access how) {
-  return find(of.by, of.name, of.options, how);
+std::optional<found_slab> find(const job& job, access access) {
+  return find(job.by, job.name, job.options, access);
 }
 /// Whether it has tensors of these names, types, shapes and places.
-bool has_layout_of(const job& of, const found_slab& slab) {
-  return slab.info.fingerprint == of.fingerprint;
+bool has_layout_of(const job& job, const found_slab& slab) {
+  return slab.info.fingerprint == job.fingerprint;
 }
 
 // ---- whether a segment has the contents of the files ----
@@ -119,14 +119,14 @@ bool is_known(const segment& slab, const slab_info& info, const model_identity& 
 
 /// Opens a complete model that was loaded from files of these stamps. Reads no file, and parses
 /// nothing.
-std::optional<segment> find_known(client& by,
+std::optional<segment> find_known(client& client,
                                   const std::string& name,
                                   const std::vector<std::string>& paths,
                                   const load_options& options) {
   if (options.verify == verify::full) {
     return std::nullopt;
   }
-  auto slab = find(by, name, options, access::read);
+  auto slab = find(client, name, options, access::read);
   if (!slab || !slab->is_complete) {
     return std::nullopt;
   }
@@ -140,41 +140,41 @@ std::optional<segment> find_known(client& by,
 }
 
 /// The file that a tensor of the plan is read from.
-const model_file& file_of(const job& of, std::size_t tensor_index) {
+const model_file& file_of(const job& job, std::size_t tensor_index) {
   std::size_t first = 0;
-  for (const model_file& each : of.files) {
+  for (const model_file& each : job.files) {
     first += each.contents.all.size();
     if (tensor_index < first) {
       return each;
     }
   }
-  return of.files.back();
+  return job.files.back();
 }
 
 /// Reads and hashes all files. Returns how they differ from a segment of the same layout.
-std::optional<std::string> difference(const job& of, const found_slab& slab) {
+std::optional<std::string> difference(const job& job, const found_slab& slab) {
   const auto table = table_of(slab.memory, slab.info);
   if (!table) {
     return "it is not complete";
   }
-  std::vector<std::uint64_t> hashes(of.plan.parts.size());
+  std::vector<std::uint64_t> hashes(job.plan.parts.size());
   filling::target to;
   to.open_lane = [&](copy_lane::done report) {
-    return copy_lane::to_nowhere(of.name, std::move(report));
+    return copy_lane::to_nowhere(job.name, std::move(report));
   };
   to.hashes = hashes.data();
   to.on_complete = [](std::size_t, std::uint64_t) {};
   to.is_load = false;
-  filling(of, std::move(to)).run();
-  of.check_files();
-  const tensor_list files = table_with(of.plan, hashes.data());
+  filling(job, std::move(to)).run();
+  job.check_files();
+  const tensor_list files = table_with(job.plan, hashes.data());
   if (encode_table(files) == table->words()) {
     return std::nullopt;
   }
   for (std::size_t i = 0; i != files.all.size(); ++i) {
     const tensor& each = files.all[i];
     if (const auto at = table->find(each.name); !at || (*table)[*at].hash != each.hash) {
-      const model_file& from = file_of(of, i);
+      const model_file& from = file_of(job, i);
       return "this name has another model, or the file has changed since it was loaded: tensor " +
              base::in_quotes(each.name) + " of " + base::in_quotes(from.path) + " differs (mtime " +
              time_text(from.stamp.mtime_ns) + ')';
@@ -184,13 +184,13 @@ std::optional<std::string> difference(const job& of, const found_slab& slab) {
 }
 
 /// Stores the identity of the files, so that later loads of the same files read none of them.
-void remember_files(const job& of) {
+void remember_files(const job& job) {
   base::log(log_level::info,
-            "load \"" + of.name + "\": other files, or written again, with the same contents");
+            "load \"" + job.name + "\": other files, or written again, with the same contents");
   try {
-    if (auto slab = find(of, access::read_write);
-        slab && slab->is_complete && has_layout_of(of, *slab)) {
-      remember(slab->memory, slab->info, of.identity);
+    if (auto slab = find(job, access::read_write);
+        slab && slab->is_complete && has_layout_of(job, *slab)) {
+      remember(slab->memory, slab->info, job.identity);
     }
   } catch (const error& why) {  // this process may not write it: each of its loads reads the files
     base::log(log_level::info, why.what());
@@ -198,32 +198,32 @@ void remember_files(const job& of) {
 }
 
 /// Returns nullopt if the complete segment has the contents of the files, otherwise the difference.
-std::optional<std::string> why_not(const job& of, const found_slab& slab, bool is_loaded_here) {
-  if (!has_layout_of(of, slab)) {
+std::optional<std::string> why_not(const job& job, const found_slab& slab, bool is_loaded_here) {
+  if (!has_layout_of(job, slab)) {
     const bool is_selection =
-        (of.fingerprint + slab.info.fingerprint).find('+') != std::string::npos;
+        (job.fingerprint + slab.info.fingerprint).find('+') != std::string::npos;
     std::string result =
         is_selection
             ? "this name has another selection of tensors and slices, or another model, or the "
               "files have changed since they were loaded"
             : "this name has another model, or the files have changed since they were loaded";
     const auto newest = std::max_element(
-        of.files.begin(), of.files.end(), [](const model_file& one, const model_file& other) {
-          return one.stamp.mtime_ns < other.stamp.mtime_ns;
+        job.files.begin(), job.files.end(), [](const model_file& left, const model_file& right) {
+          return left.stamp.mtime_ns < right.stamp.mtime_ns;
         });
-    if (newest != of.files.end()) {
+    if (newest != job.files.end()) {
       result += " (the newest is " + base::in_quotes(newest->path) + ": mtime " +
                 time_text(newest->stamp.mtime_ns) + ')';
     }
     return result;
   }
-  const bool is_same = is_known(slab.memory, slab.info, of.identity);
-  if (is_same && (is_loaded_here || of.options.verify == verify::automatic)) {
+  const bool is_same = is_known(slab.memory, slab.info, job.identity);
+  if (is_same && (is_loaded_here || job.options.verify == verify::automatic)) {
     return std::nullopt;
   }
-  auto result = difference(of, slab);
+  auto result = difference(job, slab);
   if (!result && !is_same) {
-    remember_files(of);
+    remember_files(job);
   }
   return result;
 }
@@ -231,15 +231,15 @@ std::optional<std::string> why_not(const job& of, const found_slab& slab, bool i
 // ---- one loader, and others that wait ----
 
 /// Creates a load journal. `is_kept`: it stays for the next loader; else it ends with this process.
-load_journal make_load_journal(const job& of, const slab_info& info, bool is_kept) {
+load_journal make_load_journal(const job& job, const slab_info& info, bool is_kept) {
   create_options wanted;
-  wanted.size_bytes = load_journal::bytes_for(of.plan);
+  wanted.size_bytes = load_journal::bytes_for(job.plan);
   wanted.device = "host";
   wanted.lifetime = is_kept ? lifetime::persistent : lifetime::leased;
-  segment made = of.by.create(of.load_journal_name(info), wanted);  // contents are zero
+  segment made = job.by.create(job.load_journal_name(info), wanted);  // contents are zero
   auto* const head = static_cast<load_journal_head*>(made.mutable_data());
   head->id = info.id;
-  head->identity = of.identity;
+  head->identity = job.identity;
   if (is_kept) {
     made.publish();
   }
@@ -260,22 +260,22 @@ auto make_or_await(const Make& make) {
 }
 
 /// Finds the load journal of the previous loader, if it can be used.
-std::optional<load_journal> find_load_journal(const job& of, const slab_info& info) {
+std::optional<load_journal> find_load_journal(const job& job, const slab_info& info) {
   open_options wanted;
   wanted.access = access::read_write;
-  auto opened = of.by.try_open(of.load_journal_name(info), wanted);
-  if (!opened || opened->size_bytes() != load_journal::bytes_for(of.plan)) {
+  auto opened = job.by.try_open(job.load_journal_name(info), wanted);
+  if (!opened || opened->size_bytes() != load_journal::bytes_for(job.plan)) {
     return std::nullopt;
   }
   load_journal result(std::move(*opened));
   if (result.head().id != info.id ||
-      result.head().verified_pieces.load(std::memory_order_acquire) > of.plan.pieces.size()) {
+      result.head().verified_pieces.load(std::memory_order_acquire) > job.plan.pieces.size()) {
     return std::nullopt;
   }
   if (result.head().identity !=
-      of.identity) {  // the files may have other contents: read all of them again
+      job.identity) {  // the files may have other contents: read all of them again
     result.head().verified_pieces.store(0, std::memory_order_release);
-    result.head().identity = of.identity;
+    result.head().identity = job.identity;
   }
   return result;
 }
@@ -283,10 +283,10 @@ std::optional<load_journal> find_load_journal(const job& of, const slab_info& in
 /// Removes all load journals of the model, even those of slabs that were removed incomplete. If
 /// another process begins to load the model meanwhile, its successor would read all of it again.
 /// Throws as a client, except for journals that cannot be removed.
-void remove_load_journals(client& by, const std::string& name) {
-  for (const auto& each : by.list(load_journal_prefix(name))) {
+void remove_load_journals(client& client, const std::string& name) {
+  for (const auto& each : client.list(load_journal_prefix(name))) {
     try {
-      by.remove(each.name, each.generation);
+      client.remove(each.name, each.generation);
     } catch (const error& why) {
       if (broker_losses::is_loss(why)) {
         throw;
@@ -298,9 +298,11 @@ void remove_load_journals(client& by, const std::string& name) {
 
 /// Removes the load journals of a complete model, in case its loader was killed first. Returns
 /// false if the broker has ended: repeat the load, because no later one removes them.
-bool remove_load_journals_of_complete(client& by, const std::string& name, broker_losses& losses) {
+bool remove_load_journals_of_complete(client& client,
+                                      const std::string& name,
+                                      broker_losses& losses) {
   try {
-    remove_load_journals(by, name);
+    remove_load_journals(client, name);
   } catch (const error& why) {
     if (losses.may_repeat_after(why)) {
       return false;
@@ -312,18 +314,18 @@ bool remove_load_journals_of_complete(client& by, const std::string& name, broke
 
 /// Cleans up after a failed load: removes the model unless another process has it open, which may
 /// then continue the load.
-void remove_unless_awaited(const job& of, generation slab) noexcept {
+void remove_unless_awaited(const job& job, generation slab) noexcept {
   try {
-    if (of.by.stat(of.name, slab).leases <= 1) {
-      remove_load_journals(of.by, of.name);
-      of.by.remove(of.name, slab);
+    if (job.by.stat(job.name, slab).leases <= 1) {
+      remove_load_journals(job.by, job.name);
+      job.by.remove(job.name, slab);
     }
   } catch (const std::exception& why) {
     base::log(log_level::debug, why.what());
   }
 }
 
-filling::target target_of(const job& of,
+filling::target target_of(const job& job,
                           segment& into,
                           const load_journal& journal,
                           timeline& progress,
@@ -334,9 +336,9 @@ filling::target target_of(const job& of,
   };
   result.hashes = journal.hashes();
   result.first = journal.head().verified_pieces.load(std::memory_order_acquire);
-  result.on_complete = [&of, &journal, &progress](std::size_t complete, std::uint64_t bytes) {
+  result.on_complete = [&job, &journal, &progress](std::size_t complete, std::uint64_t bytes) {
     journal.head().verified_pieces.store(complete, std::memory_order_release);
-    if (complete != of.plan.pieces.size()) {  // the last signal says that the segment is sealed
+    if (complete != job.plan.pieces.size()) {  // the last signal says that the segment is sealed
       progress.signal(bytes);
     }
   };
@@ -346,16 +348,16 @@ filling::target target_of(const job& of,
 /// Measures each part of a load, to find out why one is slow.
 class phases {
  public:
-  explicit phases(const job& of) : of_(of), last_(of.begin) {}
-  void end(const char* what, steady_clock::time_point now = steady_clock::now()) {
+  explicit phases(const job& job) : of_(job), last_(job.begin) {}
+  void end(const char* step, steady_clock::time_point now = steady_clock::now()) {
     const auto took = std::chrono::duration_cast<std::chrono::microseconds>(now - last_);
-    text_ += std::string(", ") + what + ' ' + std::to_string(took.count());
+    text_ += std::string(", ") + step + ' ' + std::to_string(took.count());
     last_ = now;
   }
   /// As `end`, for a part that runs beside the next one.
-  void note(const char* what, steady_clock::time_point now) {
+  void note(const char* step, steady_clock::time_point now) {
     const auto before = last_;
-    end(what, now);
+    end(step, now);
     last_ = before;
   }
   void log() const {
@@ -369,15 +371,15 @@ class phases {
 };
 
 /// Copies the tensors into the slab, and seals it.
-void fill(const job& of,
+void fill(const job& job,
           found_slab& slab,
           const load_journal& journal,
           timeline& progress,
           prepared_lanes& lanes,
           phases& took) {
   took.end("memory");
-  of.check_files();  // it may have waited long for another loader
-  filling work(of, target_of(of, slab.memory, journal, progress, lanes));
+  job.check_files();  // it may have waited long for another loader
+  filling work(job, target_of(job, slab.memory, journal, progress, lanes));
   work.run();
   if (work.first_complete() != steady_clock::time_point()) {
     took.end("first lane", work.first_lane());
@@ -386,29 +388,29 @@ void fill(const job& of,
     took.end("other pieces", work.last_complete());
   }
   took.end("end of the threads");
-  of.check_files();  // the files did not change while they were read
-  seal(slab.memory, slab.info, encode_table(table_with(of.plan, journal.hashes())), of.sources);
+  job.check_files();  // the files did not change while they were read
+  seal(slab.memory, slab.info, encode_table(table_with(job.plan, journal.hashes())), job.sources);
 }
 
 /// Signals waiting processes before this process unmaps the segment, which takes long.
-void tell_complete(const job& of, timeline& progress, phases& took) {
-  if (of.plan.tensor_bytes != 0) {
-    progress.signal(of.plan.tensor_bytes);
+void tell_complete(const job& job, timeline& progress, phases& took) {
+  if (job.plan.tensor_bytes != 0) {
+    progress.signal(job.plan.tensor_bytes);
   }
   took.end("seal");
 }
 
 /// Creates a slab without publishing it. `replaces`: the generation that has the name until then;
 /// 0: none.
-found_slab make_slab(const job& of, generation replaces) {
-  const slab_info info =
-      new_slab(of.fingerprint, of.plan.table_offset, of.table_bytes, sources_bytes_for(of.sources));
+found_slab make_slab(const job& job, generation replaces) {
+  const slab_info info = new_slab(
+      job.fingerprint, job.plan.table_offset, job.table_bytes, sources_bytes_for(job.sources));
   create_options wanted;
   wanted.size_bytes = slab_bytes(info);
-  wanted.device = of.options.device;
+  wanted.device = job.options.device;
   wanted.lifetime = lifetime::persistent;
   wanted.replaces = replaces;
-  return {make_or_await([&] { return of.by.create(of.name, wanted); }), info, false};
+  return {make_or_await([&] { return job.by.create(job.name, wanted); }), info, false};
 }
 
 [[nodiscard]] bool is_shortage(const error& why) {
@@ -420,10 +422,10 @@ found_slab make_slab(const job& of, generation replaces) {
 /// complete. A failed load leaves nothing behind. Returns false if the name has another segment by
 /// now.
 bool load_beside(
-    const job& of, generation replaced, timeline& progress, prepared_lanes& lanes, phases& took) {
+    const job& job, generation replaced, timeline& progress, prepared_lanes& lanes, phases& took) {
   std::optional<found_slab> slab;
   try {
-    slab = make_slab(of, replaced);
+    slab = make_slab(job, replaced);
   } catch (const error& why) {
     if (why.code() == errc::gone_or_replaced) {
       return false;
@@ -433,14 +435,14 @@ bool load_beside(
     }
     throw error(why.code(),
                 operation,
-                of.name,
+                job.name,
                 why.cause() + "; the model that has the name stays until this one is complete",
                 "remove that one first (gpushm rm), or " + why.next_step());
   }
-  const load_journal journal = make_load_journal(of, slab->info, false);
-  fill(of, *slab, journal, progress, lanes, took);
+  const load_journal journal = make_load_journal(job, slab->info, false);
+  fill(job, *slab, journal, progress, lanes, took);
   slab->memory.publish(to_metadata(slab->info));
-  tell_complete(of, progress, took);
+  tell_complete(job, progress, took);
   return true;
 }
 
@@ -452,56 +454,56 @@ struct leading {
 
 /// Continues the slab of a previous loader, or makes a new one. Returns false if the name has a
 /// segment of another kind.
-bool load_or_continue(const job& of, timeline& progress, prepared_lanes& lanes, phases& took) {
-  auto slab = find(of, access::read_write);
-  if (slab && (slab->is_complete || !has_layout_of(of, *slab))) {
+bool load_or_continue(const job& job, timeline& progress, prepared_lanes& lanes, phases& took) {
+  auto slab = find(job, access::read_write);
+  if (slab && (slab->is_complete || !has_layout_of(job, *slab))) {
     return false;  // by the previous loader
   }
   const bool is_new = !slab;
   if (is_new) {
-    slab = make_slab(of, 0);
+    slab = make_slab(job, 0);
     slab->memory.publish(to_metadata(slab->info));
   }
   const generation loaded = slab->memory.generation();
   try {
     // After the slab, whose next loader removes the journal: without a slab it would never end.
-    auto journal = is_new ? std::nullopt : find_load_journal(of, slab->info);
+    auto journal = is_new ? std::nullopt : find_load_journal(job, slab->info);
     if (!journal) {
-      remove_load_journals(of.by, of.name);
-      journal.emplace(make_or_await([&] { return make_load_journal(of, slab->info, true); }));
+      remove_load_journals(job.by, job.name);
+      journal.emplace(make_or_await([&] { return make_load_journal(job, slab->info, true); }));
     }
-    fill(of, *slab, *journal, progress, lanes, took);
+    fill(job, *slab, *journal, progress, lanes, took);
   } catch (const error& why) {
     if (!broker_losses::is_loss(why)) {  // after a loss this continues
-      remove_unless_awaited(of, loaded);
+      remove_unless_awaited(job, loaded);
     }
     throw;
   } catch (...) {
-    remove_unless_awaited(of, loaded);
+    remove_unless_awaited(job, loaded);
     throw;
   }
-  tell_complete(of, progress, took);
+  tell_complete(job, progress, took);
   return true;
 }
 
 /// Leads a load. `progress`: no other process loads as long as this process has it. `replaced`: the
 /// segment of another model that this one replaces; 0: none. `lanes`: unused, of this call or a
 /// previous one.
-leading lead(const job& of,
+leading lead(const job& job,
              timeline progress,
              generation replaced,
              std::optional<prepared_lanes>& lanes) {
-  phases took(of);
+  phases took(job);
   took.end("files and name");
   if (!lanes) {
-    lanes.emplace(of.options.device, of.lanes(), of.name);
+    lanes.emplace(job.options.device, job.lanes(), job.name);
   }
   leading result;
   if (replaced != 0) {
-    of.check_files();
-    result.has_loaded = result.has_replaced = load_beside(of, replaced, progress, *lanes, took);
+    job.check_files();
+    result.has_loaded = result.has_replaced = load_beside(job, replaced, progress, *lanes, took);
   } else {
-    result.has_loaded = load_or_continue(of, progress, *lanes, took);
+    result.has_loaded = load_or_continue(job, progress, *lanes, took);
   }
   if (result.has_loaded) {
     took.end("unmap");
@@ -517,27 +519,27 @@ leading lead(const job& of,
 /// A loader that dies together with the broker and its keeper leaves a timeline that ends late, or
 /// never if the next broker accepts no hand-back. So this also ends when a broker has started
 /// without a takeover: either the loader's name was handed back to it, or there is no loader.
-void follow(const job& of, generation replaced, std::optional<found_slab>& held) {
+void follow(const job& job, generation replaced, std::optional<found_slab>& held) {
   const auto find_slab = [&]() -> std::optional<found_slab> {
-    auto now = replaced == 0 ? find(of, access::read_write) : std::nullopt;
-    return now && has_layout_of(of, *now) ? std::move(now) : std::nullopt;
+    auto now = replaced == 0 ? find(job, access::read_write) : std::nullopt;
+    return now && has_layout_of(job, *now) ? std::move(now) : std::nullopt;
   };
   try {
-    const epoch followed = of.by.broker().epoch;
+    const epoch followed = job.by.broker().epoch;
     if (auto now = find_slab()) {
       held = std::move(now);
     }
     const timeline progress =
-        timeline::open(of.by, load_name(of.name), report_pause, of.options.stop);
+        timeline::open(job.by, load_name(job.name), report_pause, job.options.stop);
     bool is_complete = false;
     while (!is_complete) {
-      of.check_time();
+      job.check_time();
       if (!held) {
         held = find_slab();
       }
-      of.report(progress.value(), 0, false);
-      is_complete = progress.wait(of.plan.tensor_bytes, report_pause, of.options.stop);
-      if (!is_complete && of.by.broker().epoch != followed) {
+      job.report(progress.value(), 0, false);
+      is_complete = progress.wait(job.plan.tensor_bytes, report_pause, job.options.stop);
+      if (!is_complete && job.by.broker().epoch != followed) {
         return;
       }
     }
@@ -549,9 +551,9 @@ void follow(const job& of, generation replaced, std::optional<found_slab>& held)
 }
 
 /// Returns nullopt if another process loads.
-std::optional<timeline> try_to_lead(const job& of) {
+std::optional<timeline> try_to_lead(const job& job) {
   try {
-    return timeline::create(of.by, load_name(of.name));
+    return timeline::create(job.by, load_name(job.name));
   } catch (const error& why) {
     if (why.code() != errc::already_exists && why.code() != errc::writer_ending) {
       throw;
@@ -615,13 +617,13 @@ table_words encoded(const std::string& name, const tensor_list& table) {
   }
 }
 
-job describe(client& by,
+job describe(client& client,
              const std::string& name,
              const std::vector<std::string>& paths,
              const load_options& options,
              steady_clock::time_point until) {
   const unsigned threads = options.threads == 0 ? automatic_threads() : options.threads;
-  job result{by, name, options, threads, until, {}, {}, {}, {}, {}, {}, {}};
+  job result{client, name, options, threads, until, {}, {}, {}, {}, {}, {}, {}};
   result.index = index_of(paths);
   result.files = open_model(paths);
   const std::string selection = apply_selection(result.files, options);
@@ -639,7 +641,7 @@ job describe(client& by,
 
 }  // namespace
 
-segment load(client& by,
+segment load(client& client,
              const std::string& name,
              const std::vector<std::string>& paths,
              const load_options& requested) {
@@ -647,7 +649,7 @@ segment load(client& by,
   load_options options = requested;
   options.device = driver::normal_device(requested.device);
   const auto until = base::deadline_after(options.timeout);
-  std::optional<job> of;
+  std::optional<job> job;
   std::optional<found_slab> held;
   std::optional<prepared_lanes> lanes;
   broker_losses losses;
@@ -656,29 +658,29 @@ segment load(client& by,
   generation replaced = 0;  // differs from the files: compared once
   for (;;) {
     try {
-      if (!of) {
-        if (auto known = find_known(by, name, paths, options);
-            known && remove_load_journals_of_complete(by, name, losses)) {
+      if (!job) {
+        if (auto known = find_known(client, name, paths, options);
+            known && remove_load_journals_of_complete(client, name, losses)) {
           return on_device(*std::move(known), options);
         }
-        of.emplace(describe(by, name, paths, options, until));
+        job.emplace(describe(client, name, paths, options, until));
       }
-      if (auto found = find(*of, access::read);
-          found && found->memory.generation() != replaced &&
-          (found->is_complete || !has_layout_of(*of, *found))) {
-        const auto reason = why_not(*of, *found, is_loaded_here);
-        if (!reason && remove_load_journals_of_complete(by, name, losses)) {
-          return on_device(std::move(found->memory), options);
+      if (auto loaded = find(*job, access::read);
+          loaded && loaded->memory.generation() != replaced &&
+          (loaded->is_complete || !has_layout_of(*job, *loaded))) {
+        const auto reason = why_not(*job, *loaded, is_loaded_here);
+        if (!reason && remove_load_journals_of_complete(client, name, losses)) {
+          return on_device(std::move(loaded->memory), options);
         }
         if (reason && !may_replace) {
-          throw of->exists(*reason);
+          throw job->exists(*reason);
         }
-        replaced = reason ? found->memory.generation() : 0;
+        replaced = reason ? loaded->memory.generation() : 0;
         held.reset();
       }
-      of->check_time();
-      if (auto progress = try_to_lead(*of)) {
-        const leading done = lead(*of, std::move(*progress), replaced, lanes);
+      job->check_time();
+      if (auto progress = try_to_lead(*job)) {
+        const leading done = lead(*job, std::move(*progress), replaced, lanes);
         is_loaded_here = is_loaded_here || done.has_loaded;
         // Only once: two loads that replace each other's model would never end.
         may_replace = may_replace && !done.has_replaced;
@@ -687,7 +689,7 @@ segment load(client& by,
         continue;
       }
       lanes.reset();
-      follow(*of, replaced, held);
+      follow(*job, replaced, held);
       losses.end();
     } catch (const error& why) {
       if (!losses.may_repeat_after(why)) {
@@ -696,8 +698,8 @@ segment load(client& by,
       if (dynamic_cast<const being_created*>(&why) == nullptr) {
         replaced = 0;  // another broker may give its generation to another segment
       }
-      if (of) {
-        of->check_time();
+      if (job) {
+        job->check_time();
       }
     }
     base::pause_before_retry(retry_pause);
@@ -707,12 +709,12 @@ segment load(client& by,
 namespace {
 
 /// Blocks until the loader is done or has ended, at most `timeout`; for a pause if there is none.
-void await_loader(client& by,
+void await_loader(client& client,
                   const std::string& name,
                   milliseconds timeout,
                   const std::stop_token& stop) {
   try {
-    const timeline progress = timeline::open(by, load_name(name), timeout, stop);
+    const timeline progress = timeline::open(client, load_name(name), timeout, stop);
     static_cast<void>(progress.wait(max_timeline_value, timeout, stop));
   } catch (const error& why) {
     base::log(log_level::debug, why.what());
@@ -722,7 +724,7 @@ void await_loader(client& by,
 
 }  // namespace
 
-segment open_complete(client& by, const std::string& name, const open_options& options) {
+segment open_complete(client& client, const std::string& name, const open_options& options) {
   const auto until = base::deadline_after(options.timeout);
   open_options wanted = options;
   wanted.access = access::read;
@@ -731,7 +733,7 @@ segment open_complete(client& by, const std::string& name, const open_options& o
     wanted.timeout = base::time_left(until);
     segment opened;
     try {
-      opened = by.open(name, wanted);
+      opened = client.open(name, wanted);
       losses.end();
     } catch (const error& why) {
       if (steady_clock::now() >= until || options.stop.stop_requested() ||
@@ -763,7 +765,7 @@ segment open_complete(client& by, const std::string& name, const open_options& o
                   "allow more time, or load it again: the load goes on where it ended");
     }
     opened.reset();
-    await_loader(by, name, std::min(report_pause, base::time_left(until)), options.stop);
+    await_loader(client, name, std::min(report_pause, base::time_left(until)), options.stop);
   }
 }
 

@@ -18,7 +18,7 @@ namespace gpushm::tensors {
 /// continues it, goes on with the next one, for which it waits at most 30 s. Throws `error`: as
 /// `open_model`, `client::create` and `client::open`; already_exists (the name has another model,
 /// other contents of these files, or something else), timed_out, cancelled.
-[[nodiscard]] segment load(client& by,
+[[nodiscard]] segment load(client& client,
                            const std::string& name,
                            const std::vector<std::string>& paths,
                            const load_options& options);
@@ -27,7 +27,7 @@ namespace gpushm::tensors {
 /// at most the options' timeout, also for the next broker as `load`. Throws `error`:
 /// invalid_argument (a segment without tensors), timed_out (it is still loaded, or its loader has
 /// died), and as `client::open`.
-[[nodiscard]] segment open_complete(client& by,
+[[nodiscard]] segment open_complete(client& client,
                                     const std::string& name,
                                     const open_options& options);
 

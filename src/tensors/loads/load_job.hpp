@@ -35,8 +35,8 @@ struct load_journal_head {
 /// The hashes of parts, and how many pieces are complete. Written before the timeline is signaled.
 class load_journal {
  public:
-  static std::uint64_t bytes_for(const layout& of) {
-    return sizeof(load_journal_head) + of.parts.size() * sizeof(std::uint64_t);
+  static std::uint64_t bytes_for(const layout& layout) {
+    return sizeof(load_journal_head) + layout.parts.size() * sizeof(std::uint64_t);
   }
   explicit load_journal(segment memory) : memory_(std::move(memory)) {}
 
@@ -78,14 +78,14 @@ struct job {
   model_sources sources;
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
 
-  [[nodiscard]] std::string load_journal_name(const slab_info& of) const {
-    return load_journal_prefix(name) + base::hex_text(of.id);
+  [[nodiscard]] std::string load_journal_name(const slab_info& slab) const {
+    return load_journal_prefix(name) + base::hex_text(slab.id);
   }
-  [[nodiscard]] error exists(std::string_view what) const {
+  [[nodiscard]] error exists(std::string_view subject) const {
     return {errc::already_exists,
             "load",
             name,
-            what,
+            subject,
             "replace it (gpushm load --replace; replace in the options), or load the model under "
             "another name"};
   }

@@ -75,12 +75,12 @@ base::guarded_fd open_direct(const model_file& file) {
 
 }  // namespace
 
-piece_reader::piece_reader(std::span<const model_file> files, reading how)
+piece_reader::piece_reader(std::span<const model_file> files, reading reading)
     : files_(files), direct_(files.size()) {
   for (std::size_t i = 0; i != files.size(); ++i) {
     // Of a file whose tensors are not wanted, only the header is read.
-    if (files[i].contents.all.empty() || how == reading::cached ||
-        (how == reading::automatic && is_cached(files[i]))) {
+    if (files[i].contents.all.empty() || reading == reading::cached ||
+        (reading == reading::automatic && is_cached(files[i]))) {
       continue;
     }
     direct_[i] = open_direct(files[i]);
@@ -92,14 +92,14 @@ std::uint64_t piece_reader::step(std::uint64_t offset, std::uint64_t left) {
   return left <= bytes + block ? left : bytes;
 }
 
-const std::byte* piece_reader::read(const file_range& what, std::byte* buffer) const {
-  const model_file& from = files_[what.file];
-  const bool is_direct = static_cast<bool>(direct_[what.file]);
-  const int file = is_direct ? direct_[what.file].get() : from.file.get();
-  std::byte* const first = buffer + what.offset % block;
-  const std::uint64_t begin = is_direct ? what.offset / block * block : what.offset;
+const std::byte* piece_reader::read(const file_range& range, std::byte* buffer) const {
+  const model_file& from = files_[range.file];
+  const bool is_direct = static_cast<bool>(direct_[range.file]);
+  const int file = is_direct ? direct_[range.file].get() : from.file.get();
+  std::byte* const first = buffer + range.offset % block;
+  const std::uint64_t begin = is_direct ? range.offset / block * block : range.offset;
   std::byte* const into = is_direct ? buffer : first;
-  const std::uint64_t end = what.offset + what.bytes;
+  const std::uint64_t end = range.offset + range.bytes;
   const std::uint64_t until = is_direct ? (end + block - 1) / block * block : end;
   std::uint64_t at = begin;
   int without_progress = 0;

@@ -20,13 +20,13 @@ namespace gpushm::tensors {
 class piece_reader {
  public:
   /// `files` must exist longer. Throws `error`: system_error, too_many_descriptors.
-  piece_reader(std::span<const model_file> files, reading how);
+  piece_reader(std::span<const model_file> files, reading reading);
 
   /// Reads into `buffer`, which begins with a block and is two blocks larger. Returns the first
   /// byte: at the same place of a block as in the file, because the kernel copies faster to it.
   /// Blocks. Throws `error`: invalid_file (the file has become
   /// shorter), system_error.
-  [[nodiscard]] const std::byte* read(const file_range& what, std::byte* buffer) const;
+  [[nodiscard]] const std::byte* read(const file_range& range, std::byte* buffer) const;
   /// Whether this file is read with O_DIRECT.
   [[nodiscard]] bool is_direct(std::uint32_t file) const {
     return static_cast<bool>(direct_[file]);

@@ -19,10 +19,10 @@ constexpr std::uint64_t max_direct_gap = 64U << 10U;
 
 }  // namespace
 
-const std::byte* run_reader::read(const piece& what,
+const std::byte* run_reader::read(const piece& piece,
                                   std::uint64_t first,
                                   std::uint64_t bytes,
-                                  std::byte* to) {
+                                  std::byte* target) {
   if (!buffer_) {
     buffer_ = make_block_buffer(step_bytes + 2 * copy_lane::block_bytes);
     if (!buffer_) {
@@ -33,10 +33,10 @@ const std::byte* run_reader::read(const piece& what,
                   "use fewer threads, or free memory");
     }
   }
-  const strided_source& source = plan_.strided[what.strided];
-  const std::uint64_t max_gap = reader_.is_direct(what.file) ? max_direct_gap : max_cached_gap;
-  std::byte* into = to;
-  first += what.first_byte;
+  const strided_source& source = plan_.strided[piece.strided];
+  const std::uint64_t max_gap = reader_.is_direct(piece.file) ? max_direct_gap : max_cached_gap;
+  std::byte* into = target;
+  first += piece.first_byte;
   while (bytes != 0) {
     const strided_source::run head = source.run_at(first);
     const std::uint64_t begin = head.offset;
@@ -53,7 +53,7 @@ const std::byte* run_reader::read(const piece& what,
       end = next_end;
     }
     const std::byte* const got =
-        reader_.read({what.file, what.file_offset + begin, end - begin}, buffer_.get());
+        reader_.read({piece.file, piece.file_offset + begin, end - begin}, buffer_.get());
     for (std::uint64_t copied = 0; copied != wanted;) {
       const strided_source::run next = source.run_at(first + copied);
       const std::uint64_t count = std::min(next.bytes, wanted - copied);
@@ -64,7 +64,7 @@ const std::byte* run_reader::read(const piece& what,
     first += wanted;
     bytes -= wanted;
   }
-  return to;
+  return target;
 }
 
 }  // namespace gpushm::tensors

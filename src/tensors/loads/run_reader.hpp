@@ -19,9 +19,12 @@ class run_reader {
   /// Both must exist longer.
   run_reader(const piece_reader& reader, const layout& plan) : reader_(reader), plan_(plan) {}
 
-  /// Reads `bytes` bytes of a strided piece from its byte `first` into `to`, and returns `to`.
-  /// Blocks. Throws `error`: out_of_memory, and as `piece_reader::read`.
-  const std::byte* read(const piece& what, std::uint64_t first, std::uint64_t bytes, std::byte* to);
+  /// Reads `bytes` bytes of a strided piece from its byte `first` into `target`, and returns
+  /// `target`. Blocks. Throws `error`: out_of_memory, and as `piece_reader::read`.
+  const std::byte* read(const piece& piece,
+                        std::uint64_t first,
+                        std::uint64_t bytes,
+                        std::byte* target);
 
  private:
   const piece_reader& reader_;

@@ -28,11 +28,11 @@ constexpr std::string_view format_name = "gpushm-tensors/";
 constexpr std::string_view format = "gpushm-tensors/2";
 constexpr const char* operation = "open tensors";
 
-[[noreturn]] void damaged(std::string_view name, std::string_view what) {
+[[noreturn]] void damaged(std::string_view name, std::string_view cause) {
   throw error(errc::protocol_error,
               operation,
               name,
-              what,
+              cause,
               "load the model again under another name; if this repeats, report it as a bug of the "
               "program that wrote the segment");
 }
@@ -69,50 +69,50 @@ std::uint64_t sources_place(const slab_info& info) {
 // ---- words that processes read while others write them: of host memory with the CPU's order, of a
 // GPU by copies, of which each is complete before the next one begins ----
 
-bool is_of_cpu(const segment& what) {
-  return what.backend() == backend::host;
+bool is_of_cpu(const segment& segment) {
+  return segment.backend() == backend::host;
 }
 
-std::uint64_t load_word(const segment& from, std::uint64_t at) {
+std::uint64_t load_word(const segment& segment, std::uint64_t offset) {
   std::uint64_t result = 0;
-  if (is_of_cpu(from)) {
-    const auto* const first = static_cast<const std::byte*>(from.data()) + at;
+  if (is_of_cpu(segment)) {
+    const auto* const first = static_cast<const std::byte*>(segment.data()) + offset;
     result = __atomic_load_n(reinterpret_cast<const std::uint64_t*>(first), __ATOMIC_ACQUIRE);
   } else {
-    from.read(at, std::as_writable_bytes(std::span(&result, 1)));
+    segment.read(offset, std::as_writable_bytes(std::span(&result, 1)));
   }
   return result;
 }
-void store_word(segment& to, std::uint64_t at, std::uint64_t value) {
-  if (is_of_cpu(to)) {
-    auto* const first = static_cast<std::byte*>(to.mutable_data()) + at;
+void store_word(segment& segment, std::uint64_t offset, std::uint64_t value) {
+  if (is_of_cpu(segment)) {
+    auto* const first = static_cast<std::byte*>(segment.mutable_data()) + offset;
     __atomic_store_n(reinterpret_cast<std::uint64_t*>(first), value, __ATOMIC_RELEASE);
   } else {
-    to.write(at, std::as_bytes(std::span(&value, 1)));
+    segment.write(offset, std::as_bytes(std::span(&value, 1)));
   }
 }
 using identity_words = std::array<std::uint64_t, sizeof(model_identity) / sizeof(std::uint64_t)>;
 
-identities load_identities(const segment& from, std::uint64_t at) {
+identities load_identities(const segment& segment, std::uint64_t offset) {
   identities result{};
-  if (!is_of_cpu(from)) {
-    from.read(at, std::as_writable_bytes(std::span(result)));
+  if (!is_of_cpu(segment)) {
+    segment.read(offset, std::as_writable_bytes(std::span(result)));
     return result;
   }
   for (model_identity& each : result) {
     identity_words words{};
     for (std::uint64_t& word : words) {
-      word = load_word(from, at);
-      at += sizeof word;
+      word = load_word(segment, offset);
+      offset += sizeof word;
     }
     each = std::bit_cast<model_identity>(words);
   }
   return result;
 }
-void store_identity(segment& to, std::uint64_t at, const model_identity& which) {
-  for (const std::uint64_t word : std::bit_cast<identity_words>(which)) {
-    store_word(to, at, word);
-    at += sizeof word;
+void store_identity(segment& segment, std::uint64_t offset, const model_identity& identity) {
+  for (const std::uint64_t word : std::bit_cast<identity_words>(identity)) {
+    store_word(segment, offset, word);
+    offset += sizeof word;
   }
 }
 
@@ -138,11 +138,11 @@ auto bytes_before_mark(Seal& value) {
 /// The bytes from `begin`, a multiple of 8, to the end of the seal, and the seal in them. Of a GPU,
 /// a copy takes longer than what it copies: this is one, in no order, so that the caller must
 /// compare.
-std::pair<table_words, seal_value> copy_with_seal(const segment& what,
+std::pair<table_words, seal_value> copy_with_seal(const segment& segment,
                                                   const slab_info& info,
                                                   std::uint64_t begin) {
   table_words words((seal_place(info) + seal_bytes - begin) / sizeof(std::uint64_t));
-  what.read(begin, std::as_writable_bytes(std::span(words)));
+  segment.read(begin, std::as_writable_bytes(std::span(words)));
   seal_value seal;
   const auto last = std::as_bytes(std::span(words)).last(seal_bytes);
   std::copy(last.begin(), last.end(), std::as_writable_bytes(std::span(&seal, 1)).begin());
@@ -150,19 +150,19 @@ std::pair<table_words, seal_value> copy_with_seal(const segment& what,
 }
 
 /// The seal of a segment; nothing if it has none (yet).
-std::optional<seal_value> seal_of(const segment& what, const slab_info& info) {
-  if (load_word(what, seal_place(info) + mark_place) != mark_of(info.id)) {
+std::optional<seal_value> seal_of(const segment& segment, const slab_info& info) {
+  if (load_word(segment, seal_place(info) + mark_place) != mark_of(info.id)) {
     return std::nullopt;
   }
-  seal_value found;
-  auto rest = bytes_before_mark(found);
-  if (is_of_cpu(what)) {  // the version may rise at the same time
-    found.version = load_word(what, seal_place(info) + version_place);
-    rest = rest.subspan(sizeof found.version);
+  seal_value value;
+  auto rest = bytes_before_mark(value);
+  if (is_of_cpu(segment)) {  // the version may rise at the same time
+    value.version = load_word(segment, seal_place(info) + version_place);
+    rest = rest.subspan(sizeof value.version);
   }
-  what.read(seal_place(info) + mark_place - rest.size(), rest);
-  found.mark = mark_of(info.id);
-  return found.id == info.id ? std::optional(found) : std::nullopt;
+  segment.read(seal_place(info) + mark_place - rest.size(), rest);
+  value.mark = mark_of(info.id);
+  return value.id == info.id ? std::optional(value) : std::nullopt;
 }
 
 std::optional<slab_id> id_of(const std::string& text) {
@@ -193,22 +193,22 @@ slab_info new_slab(std::string fingerprint,
   return result;
 }
 
-std::uint64_t slab_bytes(const slab_info& what) {
-  return sources_place(what) + what.sources_bytes;
+std::uint64_t slab_bytes(const slab_info& slab) {
+  return sources_place(slab) + slab.sources_bytes;
 }
 
-std::string to_metadata(const slab_info& what) {
+std::string to_metadata(const slab_info& slab) {
   return json{{"format", format},
-              {"id", base::hex_text(what.id)},
-              {"fingerprint", what.fingerprint},
-              {"table_offset", what.table_offset},
-              {"table_bytes", what.table_bytes},
-              {"sources_bytes", what.sources_bytes}}
+              {"id", base::hex_text(slab.id)},
+              {"fingerprint", slab.fingerprint},
+              {"table_offset", slab.table_offset},
+              {"table_bytes", slab.table_bytes},
+              {"sources_bytes", slab.sources_bytes}}
       .dump();
 }
 
-std::optional<slab_info> info_of(const segment& what) {
-  const auto metadata = what.metadata();
+std::optional<slab_info> info_of(const segment& segment) {
+  const auto metadata = segment.metadata();
   const std::string_view text(reinterpret_cast<const char*>(metadata.data()), metadata.size());
   if (text.find(format_name) == std::string_view::npos) {
     return std::nullopt;
@@ -222,7 +222,7 @@ std::optional<slab_info> info_of(const segment& what) {
   if (called != format) {
     throw error(errc::unsupported_version,
                 operation,
-                what.name(),
+                segment.name(),
                 "its tensors have the format " +
                     base::in_quotes(called.get_ref<const std::string&>()) +
                     ", and this library reads " + base::in_quotes(format),
@@ -238,7 +238,7 @@ std::optional<slab_info> info_of(const segment& what) {
       !fingerprint->is_string() || offset == read.end() || !offset->is_number_unsigned() ||
       bytes == read.end() || !bytes->is_number_unsigned() || sources == read.end() ||
       !sources->is_number_unsigned()) {
-    damaged(what.name(), "its metadata lack the place of the table of tensors");
+    damaged(segment.name(), "its metadata lack the place of the table of tensors");
   }
   const auto known = id_of(id->get<std::string>());
   slab_info result{known.value_or(slab_id{}),
@@ -246,7 +246,7 @@ std::optional<slab_info> info_of(const segment& what) {
                    offset->get<std::uint64_t>(),
                    bytes->get<std::uint64_t>(),
                    sources->get<std::uint64_t>()};
-  const std::uint64_t size = what.size_bytes();
+  const std::uint64_t size = segment.size_bytes();
   // No sum of them overflows: none is larger than the segment.
   if (!known || result.table_offset % tensor_alignment != 0 ||
       result.table_bytes % sizeof(std::uint64_t) != 0 || result.table_bytes > max_table_bytes ||
@@ -254,16 +254,16 @@ std::optional<slab_info> info_of(const segment& what) {
       result.sources_bytes > identities_bytes + max_names_bytes ||
       (result.sources_bytes != 0 && result.sources_bytes < identities_bytes) ||
       size > std::numeric_limits<std::int64_t>::max() || slab_bytes(result) != size) {
-    damaged(what.name(), "its metadata place the table of tensors where it cannot be");
+    damaged(segment.name(), "its metadata place the table of tensors where it cannot be");
   }
   return result;
 }
 
-void seal(segment& what,
+void seal(segment& segment,
           const slab_info& info,
           const table_words& table,
           const model_sources& sources) {
-  what.write(info.table_offset, std::as_bytes(std::span(table)));
+  segment.write(info.table_offset, std::as_bytes(std::span(table)));
   if (info.sources_bytes != 0) {
     std::string text(info.sources_bytes, '\0');
     identities first{};
@@ -272,49 +272,49 @@ void seal(segment& what,
     std::copy_n(sources.names.begin(),
                 std::min<std::size_t>(sources.names.size(), text.size() - sizeof(identities)),
                 text.begin() + sizeof(identities));
-    what.write(sources_place(info), std::as_bytes(std::span(text)));
+    segment.write(sources_place(info), std::as_bytes(std::span(text)));
   }
   const seal_value value = seal_for(info, table);
-  what.write(seal_place(info), bytes_before_mark(value));
-  store_word(what, seal_place(info) + mark_place, value.mark);
+  segment.write(seal_place(info), bytes_before_mark(value));
+  store_word(segment, seal_place(info) + mark_place, value.mark);
 }
 
-bool is_sealed(const segment& what, const slab_info& info) {
-  if (!is_of_cpu(what)) {
-    const seal_value copied = copy_with_seal(what, info, seal_place(info)).second;
+bool is_sealed(const segment& segment, const slab_info& info) {
+  if (!is_of_cpu(segment)) {
+    const seal_value copied = copy_with_seal(segment, info, seal_place(info)).second;
     if (copied.mark != mark_of(info.id) || copied.id == info.id) {
       return copied.mark == mark_of(info.id);
     }  // otherwise it was sealed during the copy
   }
-  return seal_of(what, info).has_value();
+  return seal_of(segment, info).has_value();
 }
 
-std::uint64_t contents_version(const segment& what, const slab_info& info) {
-  const auto found = seal_of(what, info);
+std::uint64_t contents_version(const segment& segment, const slab_info& info) {
+  const auto found = seal_of(segment, info);
   return found ? found->version : 0;
 }
 
-void set_contents_version(segment& what, const slab_info& info, std::uint64_t version) {
-  store_word(what, seal_place(info) + version_place, version);
+void set_contents_version(segment& segment, const slab_info& info, std::uint64_t version) {
+  store_word(segment, seal_place(info) + version_place, version);
 }
 
 namespace {
 
 /// Throws `error`: protocol_error.
-tensor_table checked(const segment& what, const slab_info& info, table_words words) {
+tensor_table checked(const segment& segment, const slab_info& info, table_words words) {
   try {
     return {std::move(words), info.table_offset};
   } catch (const invalid_table& why) {
-    damaged(what.name(), std::string("its table of tensors is not valid: ") + why.what());
+    damaged(segment.name(), std::string("its table of tensors is not valid: ") + why.what());
   }
 }
 
 }  // namespace
 
-std::optional<tensor_table> table_of(const segment& what, const slab_info& info) {
+std::optional<tensor_table> table_of(const segment& segment, const slab_info& info) {
   const std::size_t size = info.table_bytes / sizeof(std::uint64_t);
-  if (!is_of_cpu(what)) {
-    auto [words, seal] = copy_with_seal(what, info, info.table_offset);
+  if (!is_of_cpu(segment)) {
+    auto [words, seal] = copy_with_seal(segment, info, info.table_offset);
     if (seal.mark != mark_of(info.id)) {
       return std::nullopt;
     }
@@ -322,48 +322,49 @@ std::optional<tensor_table> table_of(const segment& what, const slab_info& info)
     seal_value expected = seal_for(info, words);
     expected.version = seal.version;
     if (expected == seal) {
-      return checked(what, info, std::move(words));
+      return checked(segment, info, std::move(words));
     }  // otherwise it was sealed during the copy, or is damaged
   }
-  const auto found = seal_of(what, info);
-  if (!found) {
+  const auto seal = seal_of(segment, info);
+  if (!seal) {
     return std::nullopt;
   }
   table_words words(size);
-  what.read(info.table_offset, std::as_writable_bytes(std::span(words)));
+  segment.read(info.table_offset, std::as_writable_bytes(std::span(words)));
   seal_value expected = seal_for(info, words);
-  expected.version = found->version;
-  if (expected != *found) {
-    damaged(what.name(), "its table of tensors does not have the hash in its seal");
+  expected.version = seal->version;
+  if (expected != *seal) {
+    damaged(segment.name(), "its table of tensors does not have the hash in its seal");
   }
-  return checked(what, info, std::move(words));
+  return checked(segment, info, std::move(words));
 }
 
-model_sources sources_of(const segment& what, const slab_info& info) {
+model_sources sources_of(const segment& segment, const slab_info& info) {
   model_sources result;
   if (info.sources_bytes == 0) {
     return result;
   }
-  for (const model_identity& each : load_identities(what, sources_place(info))) {
+  for (const model_identity& each : load_identities(segment, sources_place(info))) {
     if (each != model_identity{}) {
       result.known.push_back(each);
     }
   }
   result.names.resize(info.sources_bytes - sizeof(identities));
-  what.read(sources_place(info) + sizeof(identities),
-            std::as_writable_bytes(std::span(result.names)));
+  segment.read(sources_place(info) + sizeof(identities),
+               std::as_writable_bytes(std::span(result.names)));
   return result;
 }
 
-void remember(segment& what, const slab_info& info, const model_identity& which) {
-  const identities all = load_identities(what, sources_place(info));
-  if (std::find(all.begin(), all.end(), which) != all.end()) {
+void remember(segment& segment, const slab_info& info, const model_identity& identity) {
+  const identities identities = load_identities(segment, sources_place(info));
+  if (std::find(identities.begin(), identities.end(), identity) != identities.end()) {
     return;
   }
-  const auto empty = std::find(all.begin(), all.end(), model_identity{});
-  const auto index = empty != all.end() ? static_cast<std::size_t>(empty - all.begin())
-                                        : which.front() % all.size();
-  store_identity(what, sources_place(info) + index * sizeof which, which);
+  const auto empty = std::find(identities.begin(), identities.end(), model_identity{});
+  const auto index = empty != identities.end()
+                         ? static_cast<std::size_t>(empty - identities.begin())
+                         : identity.front() % identities.size();
+  store_identity(segment, sources_place(info) + index * sizeof identity, identity);
 }
 
 }  // namespace gpushm::tensors

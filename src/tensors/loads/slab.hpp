@@ -46,8 +46,8 @@ inline constexpr std::size_t max_identities = 16;
 /// Longer ones are not stored.
 inline constexpr std::size_t max_names_bytes = 1U << 20U;
 inline constexpr std::uint64_t identities_bytes = max_identities * sizeof(model_identity);
-[[nodiscard]] inline std::uint64_t sources_bytes_for(const model_sources& what) {
-  return identities_bytes + what.names.size();
+[[nodiscard]] inline std::uint64_t sources_bytes_for(const model_sources& sources) {
+  return identities_bytes + sources.names.size();
 }
 
 /// For new contents: with a random id.
@@ -55,38 +55,38 @@ inline constexpr std::uint64_t identities_bytes = max_identities * sizeof(model_
                                  std::uint64_t table_offset,
                                  std::uint64_t table_bytes,
                                  std::uint64_t sources_bytes = 0);
-[[nodiscard]] std::uint64_t slab_bytes(const slab_info& what);
-[[nodiscard]] std::string to_metadata(const slab_info& what);
+[[nodiscard]] std::uint64_t slab_bytes(const slab_info& slab);
+[[nodiscard]] std::string to_metadata(const slab_info& slab);
 /// What a segment's metadata says; nothing if it is not one with tensors. Throws `error`:
 /// protocol_error (it says what cannot be), unsupported_version (of another version).
-[[nodiscard]] std::optional<slab_info> info_of(const segment& what);
+[[nodiscard]] std::optional<slab_info> info_of(const segment& segment);
 
 /// Writes the table, `sources` if there is room for them in `info`, and the seal. Precondition: all
 /// bytes of the tensors have been written, and no stream writes any more. Blocks while they are
 /// copied.
-void seal(segment& what,
+void seal(segment& segment,
           const slab_info& info,
           const table_words& table,
           const model_sources& sources = {});
 /// Whether a segment is complete: its seal is there. What the loader wrote before it is visible to
 /// this thread then. Does not read the table, which `table_of` checks. Blocks while the seal is
 /// copied.
-[[nodiscard]] bool is_sealed(const segment& what, const slab_info& info);
+[[nodiscard]] bool is_sealed(const segment& segment, const slab_info& info);
 /// The version of the contents of a segment: 1 of those that were loaded first, and higher with
 /// each set of contents that is written into the same memory; 0: it is not sealed (yet). What was
 /// written before that version is visible to this thread then. Of a hostile member: any number.
-[[nodiscard]] std::uint64_t contents_version(const segment& what, const slab_info& info);
+[[nodiscard]] std::uint64_t contents_version(const segment& segment, const slab_info& info);
 /// For the next set of contents, whose bytes have been written, and which no stream writes any
 /// more. Precondition: the segment is sealed, was opened for writing, and has one writer.
-void set_contents_version(segment& what, const slab_info& info, std::uint64_t version);
+void set_contents_version(segment& segment, const slab_info& info, std::uint64_t version);
 /// The table of a segment that is sealed, checked; nothing if it is not (yet). Blocks while it is
 /// copied. Throws `error`: protocol_error (it is damaged, or hostile).
-[[nodiscard]] std::optional<tensor_table> table_of(const segment& what, const slab_info& info);
+[[nodiscard]] std::optional<tensor_table> table_of(const segment& segment, const slab_info& info);
 /// Precondition: the segment is sealed. From another process: only compare them.
-[[nodiscard]] model_sources sources_of(const segment& what, const slab_info& info);
+[[nodiscard]] model_sources sources_of(const segment& segment, const slab_info& info);
 /// Adds an identity to the sources, instead of another one if there is no room. Another process may
 /// do the same at the same time: one of the two may get lost, and torn ones are equal to none.
 /// Precondition: the segment is sealed, was opened for writing, and has sources.
-void remember(segment& what, const slab_info& info, const model_identity& which);
+void remember(segment& segment, const slab_info& info, const model_identity& identity);
 
 }  // namespace gpushm::tensors

@@ -90,29 +90,32 @@ static int export_one(void* library) {
 }
 
 /* 0, or an errno. */
-static int fetch(void* library, const struct packed_handle* from, int* file, const char** by) {
+static int fetch(void* library,
+                 const struct packed_handle* handle,
+                 int* file,
+                 const char** method) {
   int (*resolve)(int64_t, uint64_t, int, int*);
-  if (from->pid_namespace == own_namespace()) {
-    const int process = (int)syscall(SYS_pidfd_open, (pid_t)from->pid, 0);
-    *by = "kernel";
-    *file = process == -1 ? -1 : (int)syscall(SYS_pidfd_getfd, process, from->number, 0);
+  if (handle->pid_namespace == own_namespace()) {
+    const int process = (int)syscall(SYS_pidfd_open, (pid_t)handle->pid, 0);
+    *method = "kernel";
+    *file = process == -1 ? -1 : (int)syscall(SYS_pidfd_getfd, process, handle->number, 0);
     return *file == -1 ? errno : 0;
   }
-  *by = "gpushm";
+  *method = "gpushm";
   *(void**)&resolve = function(library, "gpushm_resolve_fd");
-  return -resolve(from->pid, from->pid_namespace, from->number, file);
+  return -resolve(handle->pid, handle->pid_namespace, handle->number, file);
 }
 
 static int import_one(void* library, char** words) {
   struct packed_handle from;
   int file = -1;
-  const char* by = "";
+  const char* method = "";
   char* mapped;
   int failed;
   from.pid = strtoll(words[0], NULL, 10);
   from.pid_namespace = strtoull(words[1], NULL, 10);
   from.number = (int)strtol(words[2], NULL, 10);
-  failed = fetch(library, &from, &file, &by);
+  failed = fetch(library, &from, &file, &method);
   if (failed != 0) {
     printf("failed %d\n", failed);
     return 0;
@@ -122,7 +125,7 @@ static int import_one(void* library, char** words) {
     perror("mmap");
     return 1;
   }
-  printf("fetched by %s: %.7s\n", by, mapped);
+  printf("fetched by %s: %.7s\n", method, mapped);
   memcpy(mapped, "seen", sizeof "seen");
   close(file);
   return 0;

@@ -131,9 +131,9 @@ class member {
   }
 
  private:
-  std::string add(const std::string& name, gpushm::segment what) {
-    const auto generation = what.generation();
-    segments_.insert_or_assign(name, std::move(what));
+  std::string add(const std::string& name, gpushm::segment segment) {
+    const auto generation = segment.generation();
+    segments_.insert_or_assign(name, std::move(segment));
     return "ok " + std::to_string(generation);
   }
 

@@ -31,10 +31,10 @@ void wait_for_line() {
   std::getline(std::cin, word);
 }
 
-void print(const wire::message& got) {
-  const auto* const event = std::get_if<wire::event>(&got.body);
+void print(const wire::message& message) {
+  const auto* const event = std::get_if<wire::event>(&message.body);
   if (event == nullptr) {
-    std::cout << "answer " << got.id - first_id + 1 << '\n';
+    std::cout << "answer " << message.id - first_id + 1 << '\n';
   } else if (event->kind == gpushm::event_kind::resync) {
     std::cout << "event resync\n";
   } else if (event->kind == gpushm::event_kind::published) {

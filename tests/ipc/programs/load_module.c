@@ -15,12 +15,12 @@ int main(int argc, char** argv) {
   }
   const int flags = strcmp(argv[2], "deepbind") == 0 ? RTLD_DEEPBIND : 0;
   void* const module = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL | flags);
-  void* const found = module == NULL ? NULL : dlsym(module, "program_main");
-  if (found == NULL) {
+  void* const symbol = module == NULL ? NULL : dlsym(module, "program_main");
+  if (symbol == NULL) {
     fprintf(stderr, "%s\n", dlerror());
     return 1;
   }
   int (*run)(int, char**) = NULL;
-  memcpy(&run, &found, sizeof(found));
+  memcpy(&run, &symbol, sizeof(symbol));
   return run(1, argv);
 }

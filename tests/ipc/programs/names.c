@@ -10,9 +10,9 @@
 
 static int problems = 0;
 
-static void expect(int holds, const char* what) {
+static void expect(int holds, const char* rule) {
   if (!holds) {
-    printf("%s\n", what);
+    printf("%s\n", rule);
     ++problems;
   }
 }

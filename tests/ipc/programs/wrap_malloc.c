@@ -14,8 +14,8 @@ static atomic_ulong calls;
 __attribute__((visibility("default"))) void* malloc(size_t size) {
   static void* (*next)(size_t) = NULL;
   if (next == NULL) {
-    void* const found = dlsym(RTLD_NEXT, "malloc");
-    memcpy(&next, &found, sizeof(found));
+    void* const symbol = dlsym(RTLD_NEXT, "malloc");
+    memcpy(&next, &symbol, sizeof(symbol));
     if (next == NULL || next == &malloc) {
       static const char message[] = "wrap_malloc: RTLD_NEXT is not the next malloc\n";
       (void)!write(STDERR_FILENO, message, sizeof(message) - 1);

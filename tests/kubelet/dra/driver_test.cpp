@@ -76,11 +76,11 @@ class dra_driver : public testing::Test {
   dra_kubelet_options kubelet_options() {
     dra_kubelet_options some;
     some.root = dir_.path();
-    some.delete_slices = [this](const std::string& of) {
+    some.delete_slices = [this](const std::string& node) {
       ++wipes_;
       for (const std::string& path : cluster_.paths(slices_path() + "/")) {
         const auto slice = cluster_.find(path);
-        if (slice && (of.empty() || slice->at("spec").at("driver") == of)) {
+        if (slice && (node.empty() || slice->at("spec").at("driver") == node)) {
           cluster_.erase(path);
         }
       }
@@ -104,9 +104,9 @@ class dra_driver : public testing::Test {
     return kubelet_->prepare(test_driver, {claim}).at(claim.uid);
   }
   /// The kubelet reports the registration to the driver before it adds the driver to its plugins.
-  [[nodiscard]] bool kubelet_uses(const driver& one) const {
+  [[nodiscard]] bool kubelet_uses(const driver& driver) const {
     const auto plugin = kubelet_->plugin_of(test_driver);
-    return plugin && plugin->endpoint() == one.status().endpoint;
+    return plugin && plugin->endpoint() == driver.status().endpoint;
   }
   [[nodiscard]] std::optional<json> slice() const {
     return cluster_.find(slices_path() + "/node-a-gpushm.dev");
@@ -229,9 +229,9 @@ TEST_F(dra_driver, each_claim_in_a_call_has_its_own_error) {
 
 TEST_F(dra_driver, parallel_calls_all_succeed) {
   start_all();
-  std::vector<dra_claim> all;
+  std::vector<dra_claim> claims;
   for (unsigned number = 0; number < 8; ++number) {
-    all.push_back(add_claim(number, {{.device = "share-" + std::to_string(number)}}));
+    claims.push_back(add_claim(number, {{.device = "share-" + std::to_string(number)}}));
   }
   const auto plugin = kubelet_->plugin_of(test_driver);
   std::atomic<unsigned> good{0};
@@ -239,7 +239,7 @@ TEST_F(dra_driver, parallel_calls_all_succeed) {
     std::vector<std::jthread> callers;
     for (unsigned round = 0; round < 16; ++round) {
       callers.emplace_back([&, round] {
-        const dra_claim& claim = all.at(round % all.size());
+        const dra_claim& claim = claims.at(round % claims.size());
         const auto responses = call_prepare(plugin->channel(), "v1.DRAPlugin", {claim}, timeout);
         good += responses.at(claim.uid).error.empty() ? 1 : 0;
       });

@@ -16,9 +16,9 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-trace_result run_victim(const std::string& dir, const std::string& what, std::uint64_t kill_at) {
+trace_result run_victim(const std::string& dir, const std::string& step, std::uint64_t kill_at) {
   spawn_options options;
-  options.argv = {own_program("dra_victim"), dir, what};
+  options.argv = {own_program("dra_victim"), dir, step};
   return traced_run(std::move(options), kill_at);
 }
 

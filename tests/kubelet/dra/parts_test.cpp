@@ -206,20 +206,20 @@ std::vector<bool> ipc_of(const json& object, const claim_reference& claim) {
 
 TEST(dra_parameters, ipc_applies_to_its_requests) {
   const claim_reference claim = claim_number(1);
-  const auto of = [&](const json& configs) {
+  const auto applied = [&](const json& configs) {
     return ipc_of(configured_claim(claim, configs), claim);
   };
-  EXPECT_THAT(of(json::array()), ElementsAre(false, false));
-  EXPECT_THAT(of(json::array({config_of(parameters(true))})), ElementsAre(true, true));
-  EXPECT_THAT(of(json::array({config_of(parameters(true), json::array({"ipc"}))})),
+  EXPECT_THAT(applied(json::array()), ElementsAre(false, false));
+  EXPECT_THAT(applied(json::array({config_of(parameters(true))})), ElementsAre(true, true));
+  EXPECT_THAT(applied(json::array({config_of(parameters(true), json::array({"ipc"}))})),
               ElementsAre(false, true));
-  EXPECT_THAT(of(json::array({config_of(parameters(true), json::array({"ipc/first"}))})),
+  EXPECT_THAT(applied(json::array({config_of(parameters(true), json::array({"ipc/first"}))})),
               ElementsAre(false, true));
-  EXPECT_THAT(of(json::array({config_of(parameters(true), json::array({"ipc/second"}))})),
+  EXPECT_THAT(applied(json::array({config_of(parameters(true), json::array({"ipc/second"}))})),
               ElementsAre(false, false));
   json foreign = config_of({{"sharing", "x"}});
   foreign["opaque"]["driver"] = "gpu.nvidia.com";
-  EXPECT_THAT(of(json::array({foreign})), ElementsAre(false, false));
+  EXPECT_THAT(applied(json::array({foreign})), ElementsAre(false, false));
 }
 
 TEST(dra_parameters, claim_takes_precedence_over_class) {
@@ -409,18 +409,18 @@ TEST(dra_slice, long_names_are_shortened) {
 
 TEST(dra_slice, added_fields_are_ignored) {
   const json expected = make_slice(slice_of(2), "v1", "uid-1", 1);
-  json found = expected;
-  found["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z";
-  found["spec"]["devices"][0]["attributes"]["type"]["other"] = 1;
-  EXPECT_EQ(difference(found, expected), "");
-  found["spec"]["devices"].erase(1);
-  EXPECT_EQ(difference(found, expected), "spec.devices");
-  found = expected;
-  found["spec"]["devices"][1]["attributes"]["type"]["string"] = "else";
-  EXPECT_EQ(difference(found, expected), "spec.devices[1].attributes.type.string");
-  found = expected;
-  found["spec"]["pool"].erase("generation");
-  EXPECT_EQ(difference(found, expected), "spec.pool.generation");
+  json stored = expected;
+  stored["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z";
+  stored["spec"]["devices"][0]["attributes"]["type"]["other"] = 1;
+  EXPECT_EQ(difference(stored, expected), "");
+  stored["spec"]["devices"].erase(1);
+  EXPECT_EQ(difference(stored, expected), "spec.devices");
+  stored = expected;
+  stored["spec"]["devices"][1]["attributes"]["type"]["string"] = "else";
+  EXPECT_EQ(difference(stored, expected), "spec.devices[1].attributes.type.string");
+  stored = expected;
+  stored["spec"]["pool"].erase("generation");
+  EXPECT_EQ(difference(stored, expected), "spec.pool.generation");
   EXPECT_EQ(difference(json(7), expected), ".");
 }
 

@@ -294,10 +294,12 @@ class alternating_cluster : public memory_cluster {
   /// A subscription whose server never serves the requested version.
   class failing : public subscription {
    public:
-    failing(std::unique_ptr<subscription> in, gpushm::api_client::collection_watch::handler to)
-        : in_(std::move(in)), thread_([to = std::move(to)](const std::stop_token& stop) {
+    failing(std::unique_ptr<subscription> subscription,
+            gpushm::api_client::collection_watch::handler handler)
+        : in_(std::move(subscription)),
+          thread_([handler = std::move(handler)](const std::stop_token& stop) {
             while (!stop.stop_requested()) {
-              to.failed(gpushm::api_client::api_error(404, "", "watch", "", "page not found"));
+              handler.failed(gpushm::api_client::api_error(404, "", "watch", "", "page not found"));
               std::this_thread::sleep_for(5ms);
             }
           }) {}

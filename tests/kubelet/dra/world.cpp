@@ -18,8 +18,10 @@ using gpushm::api_client::api_error;
 
 class memory_cluster::watching : public subscription {
  public:
-  watching(memory_cluster& of, std::string prefix, gpushm::api_client::collection_watch::handler to)
-      : of_(of), prefix_(std::move(prefix)), to_(std::move(to)) {}
+  watching(memory_cluster& cluster,
+           std::string prefix,
+           gpushm::api_client::collection_watch::handler handler)
+      : of_(cluster), prefix_(std::move(prefix)), to_(std::move(handler)) {}
   ~watching() override {
     const std::lock_guard lock(of_.notify_mutex_);
     of_.watches_.remove(this);
@@ -96,8 +98,8 @@ json memory_cluster::get(const std::string& path) {
   node_gets += path.starts_with("/api/v1/nodes/") ? 1U : 0U;
   fail_if_configured("get", path);
   const std::lock_guard lock(mutex_);
-  const auto found = objects_.find(path);
-  if (found == objects_.end()) {
+  const auto object = objects_.find(path);
+  if (object == objects_.end()) {
     throw api_error(404,
                     "NotFound",
                     "get",
@@ -107,7 +109,7 @@ json memory_cluster::get(const std::string& path) {
                     std::chrono::seconds(0),
                     path.substr(path.rfind('/') + 1));
   }
-  return found->second;
+  return object->second;
 }
 
 json memory_cluster::create(const std::string& path, const json& requested) {
@@ -147,12 +149,12 @@ json memory_cluster::replace(const std::string& path, const json& requested) {
   json created;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = objects_.find(path);
-    if (found == objects_.end()) {
+    const auto entry = objects_.find(path);
+    if (entry == objects_.end()) {
       throw api_error(404, "NotFound", "replace", path, "not found");
     }
     if (object.at("metadata").value("resourceVersion", "") !=
-        found->second.at("metadata").at("resourceVersion")) {
+        entry->second.at("metadata").at("resourceVersion")) {
       throw api_error(409, "Conflict", "replace", path, "the object has been modified");
     }
     created = stored(path, object);
@@ -169,11 +171,11 @@ void memory_cluster::remove(const std::string& path, const std::string& uid) {
   }
   {
     const std::lock_guard lock(mutex_);
-    const auto found = objects_.find(path);
-    if (found == objects_.end()) {
+    const auto object = objects_.find(path);
+    if (object == objects_.end()) {
       throw api_error(404, "NotFound", "delete", path, "not found");
     }
-    if (!uid.empty() && found->second.at("metadata").at("uid") != uid) {
+    if (!uid.empty() && object->second.at("metadata").at("uid") != uid) {
       throw api_error(409, "Conflict", "delete", path, "another UID");
     }
   }
@@ -227,12 +229,12 @@ void memory_cluster::erase(const std::string& path) {
   json gone;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = objects_.find(path);
-    if (found == objects_.end()) {
+    const auto object = objects_.find(path);
+    if (object == objects_.end()) {
       return;
     }
-    gone = found->second;
-    objects_.erase(found);
+    gone = object->second;
+    objects_.erase(object);
   }
   notify("DELETED", path, gone);
 }
@@ -245,13 +247,13 @@ std::optional<json> memory_cluster::find(const std::string& path) const {
 
 std::vector<std::string> memory_cluster::paths(const std::string& prefix) const {
   const std::lock_guard lock(mutex_);
-  std::vector<std::string> all;
+  std::vector<std::string> result;
   for (const auto& [path, object] : objects_) {
     if (path.starts_with(prefix)) {
-      all.push_back(path);
+      result.push_back(path);
     }
   }
-  return all;
+  return result;
 }
 
 void memory_cluster::set_versions(std::vector<std::string> versions) {

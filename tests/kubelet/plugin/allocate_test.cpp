@@ -215,13 +215,13 @@ TEST_F(plugin_allocate_cdi, missing_driver_offers_only_shares) {
 }
 
 TEST_F(plugin_allocate_cdi, strategy_none_describes_the_whole_mig_gpu) {
-  const inventory found = make_inventory({make_gpu(0, {"1g.5gb"})});
-  const planned plan = make_plan({}, options_, found);
+  const inventory inventory = make_inventory({make_gpu(0, {"1g.5gb"})});
+  const planned plan = make_plan({}, options_, inventory);
   ASSERT_EQ(plan.gpus.devices.size(), 1U);
   EXPECT_EQ(plan.gpus.devices[0].name, uuid_of_gpu(0));
   configuration mixed;
   mixed.flags.mig = mig_strategy::mixed;
-  const planned partitioned = make_plan(mixed, options_, found);
+  const planned partitioned = make_plan(mixed, options_, inventory);
   ASSERT_EQ(partitioned.gpus.devices.size(), 1U);
   EXPECT_EQ(partitioned.gpus.devices[0].name, uuid_of_instance(0, 0));
   EXPECT_EQ(partitioned.gpus.devices[0].changes.device_nodes.size(), 3U);

@@ -22,16 +22,16 @@ using places = std::vector<std::size_t>;
 
 /// Two islands of four GPUs connected by NVLink, as on machines with NVLink bridges.
 inventory two_islands() {
-  inventory found = whole_gpus(8);
+  inventory inventory = whole_gpus(8);
   for (std::size_t a = 0; a < 8; ++a) {
     for (std::size_t b = 0; b < 8; ++b) {
-      found.closeness[a][b] = a == b ? 0 : a / 4 == b / 4 ? 420 : 10;
+      inventory.closeness[a][b] = a == b ? 0 : a / 4 == b / 4 ? 420 : 10;
     }
   }
-  return found;
+  return inventory;
 }
 
-planned plan_of(const inventory& found,
+planned plan_of(const inventory& inventory,
                 const std::string& text = "",
                 replica_policy policy = replica_policy::distributed) {
   configuration settings = parse_configuration(text, "config");
@@ -42,7 +42,7 @@ planned plan_of(const inventory& found,
   plan_options options;
   options.share_replicas = 0;
   options.policy = policy;
-  return make_plan(settings, options, found);
+  return make_plan(settings, options, inventory);
 }
 
 std::vector<std::string> gpus_of(std::initializer_list<unsigned int> indices) {
@@ -69,13 +69,13 @@ TEST(plugin_choice, single_gpu_is_taken_from_fragmented_island) {
 }
 
 TEST(plugin_choice, numa_node_breaks_link_ties) {
-  inventory found = whole_gpus(4);  // GPUs 0 and 2 on node 0, 1 and 3 on node 1
+  inventory inventory = whole_gpus(4);  // GPUs 0 and 2 on node 0, 1 and 3 on node 1
   for (std::size_t a = 0; a < 4; ++a) {
     for (std::size_t b = 0; b < 4; ++b) {
-      found.closeness[a][b] = a == b ? 0 : a % 2 == b % 2 ? 1820 : 1810;
+      inventory.closeness[a][b] = a == b ? 0 : a % 2 == b % 2 ? 1820 : 1810;
     }
   }
-  const planned plan = plan_of(found);
+  const planned plan = plan_of(inventory);
   EXPECT_EQ(plan.resources[0]->prefer(gpus_of({0, 1, 3}), {}, 2), gpus_of({1, 3}));
   EXPECT_EQ(plan.resources[0]->prefer(gpus_of({0, 1, 2}), {}, 2), gpus_of({0, 2}));
 }
@@ -100,12 +100,12 @@ TEST(plugin_choice, replicas_are_distributed_or_packed) {
 }
 
 TEST(plugin_choice, instances_are_distributed_or_packed) {
-  const inventory found =
+  const inventory inventory =
       make_inventory({make_gpu(0, {"1g.5gb", "1g.5gb"}), make_gpu(1, {"1g.5gb", "1g.5gb"})});
-  const auto all = ids_of(*plan_of(found).resources[0]);
-  EXPECT_THAT(plan_of(found).resources[0]->prefer(all, {}, 2),
+  const auto all = ids_of(*plan_of(inventory).resources[0]);
+  EXPECT_THAT(plan_of(inventory).resources[0]->prefer(all, {}, 2),
               ElementsAre(uuid_of_instance(0, 0), uuid_of_instance(1, 0)));
-  EXPECT_THAT(plan_of(found, "", replica_policy::packed).resources[0]->prefer(all, {}, 2),
+  EXPECT_THAT(plan_of(inventory, "", replica_policy::packed).resources[0]->prefer(all, {}, 2),
               ElementsAre(uuid_of_instance(0, 0), uuid_of_instance(0, 1)));
 }
 

@@ -125,7 +125,7 @@ TEST(plugin_configuration, files_match_expected_results) {
 }
 
 TEST(plugin_configuration, first_problem_is_thrown_with_position) {
-  const auto what = [](const std::string& text) -> std::string {
+  const auto message = [](const std::string& text) -> std::string {
     try {
       static_cast<void>(parse_configuration(text, "/etc/gpushm/config.yaml"));
     } catch (const error& failure) {
@@ -134,11 +134,11 @@ TEST(plugin_configuration, first_problem_is_thrown_with_position) {
     }
     return "nothing";
   };
-  EXPECT_EQ(what("version: v1\n"), "nothing");
-  EXPECT_EQ(what("version: v1\nflags:\n  migStrategy: both\n"),
+  EXPECT_EQ(message("version: v1\n"), "nothing");
+  EXPECT_EQ(message("version: v1\nflags:\n  migStrategy: both\n"),
             "read configuration \"/etc/gpushm/config.yaml:3:16\": flags.migStrategy cannot be "
             "\"both\" (write none, single or mixed)");
-  EXPECT_EQ(what("version: v2\nflags: 3\nsharing: {mps: {}}\n"),
+  EXPECT_EQ(message("version: v2\nflags: 3\nsharing: {mps: {}}\n"),
             "read configuration \"/etc/gpushm/config.yaml:1:10\": version cannot be \"v2\"; and 2 "
             "more problems (write version: v1, the only supported version)");
 }
@@ -158,7 +158,7 @@ TEST(plugin_configuration, canonical_file_round_trips_without_warning) {
 }
 
 TEST(plugin_configuration, invalid_flag_values_are_rejected_with_choices) {
-  const auto what = [](const auto& call) -> std::string {
+  const auto message = [](const auto& call) -> std::string {
     try {
       call();
     } catch (const error& failure) {
@@ -171,18 +171,18 @@ TEST(plugin_configuration, invalid_flag_values_are_rejected_with_choices) {
   EXPECT_EQ(parse_replica_policy("packed", "x"), replica_policy::packed);
   EXPECT_EQ(parse_device_list_strategies("cdi-cri, envvar", "x"),
             (std::set{device_list_strategy::envvar, device_list_strategy::cdi_cri}));
-  EXPECT_EQ(what([] { static_cast<void>(parse_mig_strategy("all", "--mig-strategy")); }),
+  EXPECT_EQ(message([] { static_cast<void>(parse_mig_strategy("all", "--mig-strategy")); }),
             "set --mig-strategy \"all\": invalid value (write none, single or mixed)");
-  EXPECT_EQ(what([] {
+  EXPECT_EQ(message([] {
               static_cast<void>(parse_device_list_strategies("envvar,cdi", "DEVICE_LIST_STRATEGY"));
             }),
             "set DEVICE_LIST_STRATEGY \"cdi\": invalid value (write envvar, volume-mounts, "
             "cdi-annotations or cdi-cri)");
-  EXPECT_EQ(what([] { static_cast<void>(parse_device_list_strategies("", "X")); }),
+  EXPECT_EQ(message([] { static_cast<void>(parse_device_list_strategies("", "X")); }),
             "set X: invalid value (write envvar, volume-mounts, cdi-annotations or cdi-cri)");
-  EXPECT_EQ(what([] { static_cast<void>(parse_device_id_strategy("", "X")); }),
+  EXPECT_EQ(message([] { static_cast<void>(parse_device_id_strategy("", "X")); }),
             "set X: invalid value (write uuid or index)");
-  EXPECT_EQ(what([] { static_cast<void>(parse_replica_policy("tight", "X")); }),
+  EXPECT_EQ(message([] { static_cast<void>(parse_replica_policy("tight", "X")); }),
             "set X \"tight\": invalid value (write distributed or packed)");
 }
 

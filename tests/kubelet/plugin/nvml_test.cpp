@@ -76,9 +76,9 @@ class plugin_nvml : public ::testing::Test {
     GTEST_SKIP() << skip_; \
   }
 
-std::vector<std::string> profiles_of(const gpu_info& of) {
+std::vector<std::string> profiles_of(const gpu_info& gpu) {
   std::vector<std::string> profiles;
-  for (const instance& each : of.instances) {
+  for (const instance& each : gpu.instances) {
     profiles.push_back(each.profile);
   }
   return profiles;
@@ -89,32 +89,32 @@ TEST_F(plugin_nvml, gpus_are_described_with_mig_layout) {
   SKIP_IF_REAL();
   put_file(tree_->sys_root() + "/bus/pci/devices/0000:18:00.0/numa_node", "1\n");
   put_file(tree_->sys_root() + "/bus/pci/devices/0000:20:00.0/numa_node", "-1\n");
-  const inventory found = take();
-  ASSERT_EQ(found.gpus.size(), 4U) << found.problem;
-  EXPECT_EQ(found.driver_version, "580.0.fake");
-  EXPECT_EQ(found.gpus[0].name, "NVIDIA A100-SXM4-40GB");
-  EXPECT_EQ(found.gpus[0].numa_node, 1);
-  EXPECT_EQ(found.gpus[1].numa_node, std::nullopt);
-  EXPECT_EQ(found.gpus[2].numa_node, std::nullopt);
-  EXPECT_THAT(profiles_of(found.gpus[0]), ElementsAre("3g.20gb", "2g.10gb", "1g.5gb"));
-  EXPECT_THAT(profiles_of(found.gpus[1]), ElementsAre("3g.40gb", "1g.20gb", "1g.10gb"));
-  EXPECT_THAT(profiles_of(found.gpus[2]), ElementsAre("2c.4g.40gb", "2c.4g.40gb", "3g.40gb"));
-  EXPECT_THAT(profiles_of(found.gpus[3]), ElementsAre());
+  const inventory inventory = take();
+  ASSERT_EQ(inventory.gpus.size(), 4U) << inventory.problem;
+  EXPECT_EQ(inventory.driver_version, "580.0.fake");
+  EXPECT_EQ(inventory.gpus[0].name, "NVIDIA A100-SXM4-40GB");
+  EXPECT_EQ(inventory.gpus[0].numa_node, 1);
+  EXPECT_EQ(inventory.gpus[1].numa_node, std::nullopt);
+  EXPECT_EQ(inventory.gpus[2].numa_node, std::nullopt);
+  EXPECT_THAT(profiles_of(inventory.gpus[0]), ElementsAre("3g.20gb", "2g.10gb", "1g.5gb"));
+  EXPECT_THAT(profiles_of(inventory.gpus[1]), ElementsAre("3g.40gb", "1g.20gb", "1g.10gb"));
+  EXPECT_THAT(profiles_of(inventory.gpus[2]), ElementsAre("2c.4g.40gb", "2c.4g.40gb", "3g.40gb"));
+  EXPECT_THAT(profiles_of(inventory.gpus[3]), ElementsAre());
   // One link, on one NUMA node.
-  EXPECT_EQ(found.closeness[0][3], 120U);
-  EXPECT_EQ(found.closeness[3][0], 120U);
-  EXPECT_EQ(found.closeness[2][2], 0U);
-  EXPECT_EQ(found.gpus[3].entry, discover::query_nvml(library_)[3]);
+  EXPECT_EQ(inventory.closeness[0][3], 120U);
+  EXPECT_EQ(inventory.closeness[3][0], 120U);
+  EXPECT_EQ(inventory.closeness[2][2], 0U);
+  EXPECT_EQ(inventory.gpus[3].entry, discover::query_nvml(library_)[3]);
 }
 
 TEST_F(plugin_nvml, lost_gpu_does_not_hide_others) {
   set_gpus(plain_gpus(3));
   SKIP_IF_REAL();
   put("lost", uuid_of_gpu(1) + "\n");
-  const inventory found = take();
-  ASSERT_EQ(found.gpus.size(), 2U);
-  EXPECT_EQ(found.gpus[1].entry.uuid, uuid_of_gpu(2));
-  EXPECT_THAT(found.left_out,
+  const inventory inventory = take();
+  ASSERT_EQ(inventory.gpus.size(), 2U);
+  EXPECT_EQ(inventory.gpus[1].entry.uuid, uuid_of_gpu(2));
+  EXPECT_THAT(inventory.left_out,
               ElementsAre("GPU 1: nvmlDeviceGetHandleByIndex: NVML_ERROR_GPU_IS_LOST (15)"));
   put("lost", uuid_of_gpu(0) + "\n" + uuid_of_gpu(1) + "\n" + uuid_of_gpu(2) + "\n");
   EXPECT_EQ(take().problem, "no GPU responds");
@@ -154,9 +154,9 @@ class report_log {
               lines_.push_back(uuid + (now.healthy ? " healthy" : " " + now.reason));
               changed_.notify_all();
             },
-            [this](const std::string& what) {
+            [this](const std::string& change) {
               const std::lock_guard lock(mutex_);
-              lines_.push_back("layout: " + what);
+              lines_.push_back("layout: " + change);
               changed_.notify_all();
             },
             [this](const std::string& uuid) {
@@ -169,12 +169,12 @@ class report_log {
   [[nodiscard]] bool wait_for(const std::string& line) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, timeout, [&] {
-      const auto found =
+      const auto match =
           std::find(lines_.begin() + static_cast<std::ptrdiff_t>(read_), lines_.end(), line);
-      if (found == lines_.end()) {
+      if (match == lines_.end()) {
         return false;
       }
-      read_ = static_cast<std::size_t>(found - lines_.begin()) + 1;
+      read_ = static_cast<std::size_t>(match - lines_.begin()) + 1;
       return true;
     });
   }

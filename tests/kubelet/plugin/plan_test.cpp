@@ -34,9 +34,9 @@ plan_options no_shares() {
 }
 
 planned plan_of(const std::string& text,
-                const inventory& found,
+                const inventory& inventory,
                 plan_options options = no_shares()) {
-  return make_plan(by_variable(text), options, found);
+  return make_plan(by_variable(text), options, inventory);
 }
 
 configuration with_mig(mig_strategy strategy) {
@@ -112,13 +112,13 @@ TEST(plugin_plan, unresponsive_gpu_is_reported) {
 }
 
 TEST(plugin_plan, first_matching_pattern_names_the_gpu) {
-  inventory found = whole_gpus(3);
-  found.gpus[1].name = "NVIDIA A100-SXM4-40GB";
-  found.gpus[2].name = "NVIDIA L4";
+  inventory inventory = whole_gpus(3);
+  inventory.gpus[1].name = "NVIDIA A100-SXM4-40GB";
+  inventory.gpus[2].name = "NVIDIA L4";
   const planned plan = plan_of(
       "resources: {gpus: [{pattern: 'A100', name: a100}, {pattern: 'NVIDIA*H100', name: "
       "example.com/h100}, {pattern: 'A100-SXM', name: never}]}",
-      found);
+      inventory);
   EXPECT_THAT(names_of(plan),
               ElementsAre("example.com/h100 1", "nvidia.com/a100 1", "nvidia.com/gpu 1"));
 }
@@ -139,8 +139,8 @@ TEST(plugin_plan, asterisks_match_any_text) {
 // ---- MIG ----
 
 TEST(plugin_plan, strategy_none_offers_whole_mig_gpu_with_warning) {
-  const inventory found = make_inventory({make_gpu(0, a100_seven), make_gpu(1)});
-  const planned plan = make_plan(with_mig(mig_strategy::none), no_shares(), found);
+  const inventory inventory = make_inventory({make_gpu(0, a100_seven), make_gpu(1)});
+  const planned plan = make_plan(with_mig(mig_strategy::none), no_shares(), inventory);
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 2"));
   EXPECT_THAT(
       plan.warnings,
@@ -150,8 +150,8 @@ TEST(plugin_plan, strategy_none_offers_whole_mig_gpu_with_warning) {
 }
 
 TEST(plugin_plan, strategy_single_offers_instances_as_gpus) {
-  const inventory found = make_inventory({make_gpu(0, a100_seven), make_gpu(1, a100_seven)});
-  const planned plan = make_plan(with_mig(mig_strategy::single), no_shares(), found);
+  const inventory inventory = make_inventory({make_gpu(0, a100_seven), make_gpu(1, a100_seven)});
+  const planned plan = make_plan(with_mig(mig_strategy::single), no_shares(), inventory);
   EXPECT_THAT(names_of(plan), ElementsAre("nvidia.com/gpu 14"));
   EXPECT_EQ(ids_of(*plan.resources[0]).front(), uuid_of_instance(0, 0));
   EXPECT_THAT(plan.warnings, IsEmpty());
@@ -181,10 +181,10 @@ TEST(plugin_plan, strategy_single_rejects_mixed_layout_with_reason) {
 }
 
 TEST(plugin_plan, strategy_mixed_offers_a_resource_per_profile) {
-  const inventory found = make_inventory({make_gpu(0, {"3g.40gb", "1g.20gb", "1g.10gb+me"}),
-                                          make_gpu(1),
-                                          make_gpu(2, {"2c.4g.40gb", "3g.40gb", ""})});
-  const planned plan = make_plan(with_mig(mig_strategy::mixed), no_shares(), found);
+  const inventory inventory = make_inventory({make_gpu(0, {"3g.40gb", "1g.20gb", "1g.10gb+me"}),
+                                              make_gpu(1),
+                                              make_gpu(2, {"2c.4g.40gb", "3g.40gb", ""})});
+  const planned plan = make_plan(with_mig(mig_strategy::mixed), no_shares(), inventory);
   EXPECT_THAT(names_of(plan),
               ElementsAre("nvidia.com/mig-3g.40gb 2",
                           "nvidia.com/mig-1g.20gb 1",
@@ -300,14 +300,14 @@ TEST(plugin_plan, instances_are_replicated_by_index_or_uuid) {
 TEST(plugin_plan, per_gpu_resources_are_requestable_by_several_pods) {
   plan_options options = no_shares();
   options.per_gpu_resources = true;
-  const inventory found = make_inventory({make_gpu(0), make_gpu(1, a100_seven), make_gpu(2)});
+  const inventory inventory = make_inventory({make_gpu(0), make_gpu(1, a100_seven), make_gpu(2)});
   configuration settings = with_mig(mig_strategy::mixed);
-  const planned plan = make_plan(settings, options, found);
+  const planned plan = make_plan(settings, options, inventory);
   EXPECT_THAT(names_of(plan),
               ElementsAre("nvidia.com/mig-1g.5gb 7", "gpushm.dev/gpu-0 16", "gpushm.dev/gpu-2 16"));
   EXPECT_EQ(ids_of(*plan.resources.back()).back(), uuid_of_gpu(2) + "::15");
   options.per_gpu_replicas = 0;
-  EXPECT_EQ(what([&] { static_cast<void>(make_plan(settings, options, found)); }),
+  EXPECT_EQ(what([&] { static_cast<void>(make_plan(settings, options, inventory)); }),
             "plan resources \"nvidia.com/gpu\": per-GPU resources would have no device (set at "
             "least one replica for per-GPU resources"
             ")");

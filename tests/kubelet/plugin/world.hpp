@@ -83,9 +83,9 @@ std::string what(Call&& call) {
   return "nothing";
 }
 
-inline std::vector<std::string> ids_of(const device_plugin::resource& of) {
+inline std::vector<std::string> ids_of(const device_plugin::resource& resource) {
   std::vector<std::string> ids;
-  for (const device_plugin::device& each : of.devices()) {
+  for (const device_plugin::device& each : resource.devices()) {
     ids.push_back(each.id);
   }
   return ids;

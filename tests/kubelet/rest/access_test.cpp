@@ -134,10 +134,10 @@ users: [{name: u1, user: {tokenFile: token}}]
   const std::string missing = directory_ / "not-there";
   // The first definition of an entry applies; paths are relative to their file; missing files are
   // ignored.
-  const server_access found = kubeconfig_access(missing + "::" + first + ":" + second + ":");
-  EXPECT_EQ(found.url, "https://one");
-  EXPECT_EQ(found.authority_file, directory_ / "one/ca.crt");
-  EXPECT_EQ(found.token_file, directory_ / "two/token");
+  const server_access access = kubeconfig_access(missing + "::" + first + ":" + second + ":");
+  EXPECT_EQ(access.url, "https://one");
+  EXPECT_EQ(access.authority_file, directory_ / "one/ca.crt");
+  EXPECT_EQ(access.token_file, directory_ / "two/token");
   EXPECT_EQ(failure_of([&] { (void)kubeconfig_access(second + ":" + first); }),
             "read kubeconfig \"" + second + ":" + first + "\": it has no cluster \"other\"");
   EXPECT_EQ(failure_of([&] { (void)kubeconfig_access(missing + ":" + missing + "2"); }),

@@ -220,8 +220,8 @@ TEST(fake_kube_policy, agent_writes_only_its_own_slice) {
   const std::string denied =
       "ValidatingAdmissionPolicy 'resourceslices.gpushm.dev' with binding "
       "'resourceslices.gpushm.dev' denied request: ";
-  const auto rejection = [&](const client& by, const json& object) {
-    return failure_of([&] { by.create(slices, object); });
+  const auto rejection = [&](const client& client, const json& object) {
+    return failure_of([&] { client.create(slices, object); });
   };
   EXPECT_EQ(rejection(first, slice("n1-gpushm.dev")), "no error");
   json withdrawing = slice("evil", "n2");

@@ -45,9 +45,9 @@ TEST_F(server_allocation, preferences_are_requested_only_if_supported) {
 
 TEST_F(server_allocation, random_allocations_keep_accounts_consistent) {
   constexpr std::size_t devices = 24;
-  const auto what = std::make_shared<test_resource>(gpu, devices, true);
+  const auto resource = std::make_shared<test_resource>(gpu, devices, true);
   manager served(options());
-  served.set_resources({what});
+  served.set_resources({resource});
   ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, devices, seconds(20)));
   // A fixed seed: the same run every time.
   std::minstd_rand random(20'260'801);  // NOLINT(cert-msc51-cpp): not for secrets
@@ -81,7 +81,7 @@ TEST_F(server_allocation, random_allocations_keep_accounts_consistent) {
       if (!healthy) {
         unhealthy.insert(id);
       }
-      what->set_health(id, healthy);
+      resource->set_health(id, healthy);
       ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, devices - unhealthy.size(), seconds(20)));
     }
   }
@@ -106,14 +106,14 @@ TEST_F(server_allocation, allocations_survive_a_kubelet_restart) {
 }
 
 TEST_F(server_allocation, sixty_four_gpus_with_a_hundred_replicas) {
-  constexpr std::size_t all = 6'400;
-  const auto what = std::make_shared<test_resource>(gpu, all);
+  constexpr std::size_t devices = 6'400;
+  const auto resource = std::make_shared<test_resource>(gpu, devices);
   manager served(options());
-  served.set_resources({what});
-  ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, all, seconds(30)));
-  EXPECT_THAT(kubelet_.allocate("most", gpu, all - 1).ids, SizeIs(all - 1));
-  what->set_health("device-6399", false);
-  ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, all - 1, seconds(30)));
+  served.set_resources({resource});
+  ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, devices, seconds(30)));
+  EXPECT_THAT(kubelet_.allocate("most", gpu, devices - 1).ids, SizeIs(devices - 1));
+  resource->set_health("device-6399", false);
+  ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, devices - 1, seconds(30)));
   EXPECT_EQ(
       allocate_result("another", 1),
       "requested number of devices unavailable for nvidia.com/gpu. Requested: 1, Available: 0");

@@ -22,14 +22,14 @@ class server_leaks : public ::testing::Test, protected server_test_base {
  protected:
   void run_lifecycle() {
     manager served(options());
-    const auto what = std::make_shared<test_resource>(gpu, 4);
-    served.set_resources({what, std::make_shared<test_resource>("gpushm.dev/share", 8)});
+    const auto resource = std::make_shared<test_resource>(gpu, 4);
+    served.set_resources({resource, std::make_shared<test_resource>("gpushm.dev/share", 8)});
     ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
     ASSERT_TRUE(kubelet_.wait_for_healthy("gpushm.dev/share", 8, seconds(20)));
     kubelet_.stop();
     kubelet_.start();
     ASSERT_TRUE(kubelet_.wait_for_healthy(gpu, 4, seconds(20)));
-    served.set_resources({what});
+    served.set_resources({resource});
     kubelet_.stop();
     served.set_resources({});
     ASSERT_TRUE(eventually([&] { return served.status().empty(); }, seconds(20)));

@@ -215,9 +215,9 @@ TEST_F(server_lifecycle, observer_receives_calls_and_outcomes) {
           std::string(service).append(" ").append(operation).append(" ").append(outcome));
       negative_ = negative_ || took.count() < 0;
     }
-    [[nodiscard]] std::size_t count(const std::string& what) const {
+    [[nodiscard]] std::size_t count(const std::string& event) const {
       const std::lock_guard lock(mutex_);
-      return static_cast<std::size_t>(std::count(seen_.begin(), seen_.end(), what));
+      return static_cast<std::size_t>(std::count(seen_.begin(), seen_.end(), event));
     }
     [[nodiscard]] bool any_negative() const {
       const std::lock_guard lock(mutex_);

@@ -55,9 +55,9 @@ TEST(server_socket_name, fits_into_a_socket_address) {
 }
 
 TEST(server_status, code_shows_whether_to_retry) {
-  const auto code = [](errc of) {
+  const auto code = [](errc failure) {
     return gpushm::kubelet::failed_call_of(
-               std::make_exception_ptr(error(of, "do", "it", "cannot", "")))
+               std::make_exception_ptr(error(failure, "do", "it", "cannot", "")))
         .status.error_code();
   };
   EXPECT_EQ(code(errc::invalid_argument), grpc::StatusCode::INVALID_ARGUMENT);

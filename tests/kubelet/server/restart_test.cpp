@@ -41,8 +41,8 @@ class server_restart : public ::testing::Test, protected server_test_base {
 
 TEST_F(server_restart, registers_after_a_kubelet_was_killed) {
   manager served(options());
-  const auto what = std::make_shared<test_resource>(gpu, 4);
-  served.set_resources({what});
+  const auto resource = std::make_shared<test_resource>(gpu, 4);
+  served.set_resources({resource});
   for (int time = 0; time < 3; ++time) {
     child kubelet = start_kubelet();
     wait_for_list(kubelet, 4);

@@ -39,14 +39,14 @@ class test_resource final : public gpushm::device_plugin::resource {
     std::vector<gpushm::device_plugin::allocation> result;
     for (const auto& ids : containers) {
       auto& one = result.emplace_back();
-      std::string all;
+      std::string list;
       for (const std::string& id : ids) {
         check(id);
-        all.append(all.empty() ? "" : ",").append(id);
+        list.append(list.empty() ? "" : ",").append(id);
         one.cdi_devices.push_back(std::string("example.com/test=").append(id));
       }
-      one.envs["TEST_DEVICES"] = all;
-      one.annotations["example.com/test"] = all;
+      one.envs["TEST_DEVICES"] = list;
+      one.annotations["example.com/test"] = list;
       one.mounts = {{"/in/container", "/on/host", true}};
       one.nodes = {{"/dev/test", "/dev/null", "rw"}};
     }
@@ -100,9 +100,9 @@ class test_resource final : public gpushm::device_plugin::resource {
  private:
   void check(const std::string& id) const {
     const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(
+    const auto device = std::find_if(
         devices_.begin(), devices_.end(), [&](const auto& each) { return each.id == id; });
-    if (found == devices_.end()) {
+    if (device == devices_.end()) {
       throw gpushm::error(gpushm::errc::invalid_argument,
                           "allocate",
                           name_,
@@ -142,8 +142,8 @@ class server_test_base {
     return result;
   }
   [[nodiscard]] static gpushm::kubelet::resource_status status_of(
-      const gpushm::kubelet::manager& of, const std::string& name) {
-    for (auto& each : of.status()) {
+      const gpushm::kubelet::manager& manager, const std::string& name) {
+    for (auto& each : manager.status()) {
       if (each.name == name) {
         return each;
       }
@@ -151,11 +151,11 @@ class server_test_base {
     return {};
   }
   template <typename Predicate>
-  [[nodiscard]] static bool eventually_status(const gpushm::kubelet::manager& of,
+  [[nodiscard]] static bool eventually_status(const gpushm::kubelet::manager& manager,
                                               const std::string& name,
                                               Predicate&& predicate,
                                               milliseconds timeout = seconds(20)) {
-    return gpushm_testing::eventually([&] { return predicate(status_of(of, name)); }, timeout);
+    return gpushm_testing::eventually([&] { return predicate(status_of(manager, name)); }, timeout);
   }
   [[nodiscard]] std::vector<std::string> sockets() const {
     std::vector<std::string> names;

@@ -61,8 +61,8 @@ class failing_resource final : public gpushm::device_plugin::resource {
 
 class server_service : public ::testing::Test {
  protected:
-  void serve(std::shared_ptr<const gpushm::device_plugin::resource> what) {
-    service_ = std::make_unique<service>(std::move(what), nullptr, [this] { ++ended_; });
+  void serve(std::shared_ptr<const gpushm::device_plugin::resource> resource) {
+    service_ = std::make_unique<service>(std::move(resource), nullptr, [this] { ++ended_; });
     server_ = std::make_unique<unix_server>(scratch_ / "plugin.sock",
                                             std::vector<grpc::Service*>{service_.get()});
     stub_ = v1beta1::DevicePlugin::NewStub(grpc::CreateChannel("unix:" + (scratch_ / "plugin.sock"),
@@ -183,8 +183,8 @@ TEST_F(server_service, errors_become_statuses_with_full_text) {
 }
 
 TEST_F(server_service, slow_reader_gets_fewer_lists_and_the_latest) {
-  const auto what = std::make_shared<test_resource>(gpu, 2'000);
-  serve(what);
+  const auto resource = std::make_shared<test_resource>(gpu, 2'000);
+  serve(resource);
   grpc::ClientContext context;
   set_deadline(context);
   const auto stream = stub_->ListAndWatch(&context, {});
@@ -192,8 +192,8 @@ TEST_F(server_service, slow_reader_gets_fewer_lists_and_the_latest) {
   ASSERT_TRUE(stream->Read(&list));
   constexpr int changes = 200;
   for (int time = 1; time <= changes; ++time) {
-    what->set_health("device-0", time % 2 == 0);
-    what->set_numa_node("device-1", time);
+    resource->set_health("device-0", time % 2 == 0);
+    resource->set_numa_node("device-1", time);
     service_->publish();
   }
   int lists = 0;

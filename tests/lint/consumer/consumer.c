@@ -4,8 +4,8 @@
 #include <gpushm/gpushm.h>
 #include <stdio.h>
 
-static int failed(const char* what) {
-  fprintf(stderr, "%s: %s\n", what, gpushm_error_message(gpushm_last_error()).data);
+static int failed(const char* operation) {
+  fprintf(stderr, "%s: %s\n", operation, gpushm_error_message(gpushm_last_error()).data);
   return 1;
 }
 

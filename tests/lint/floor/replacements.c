@@ -48,11 +48,11 @@ static bool same(const char* a, const char* b) {
 
 static void compare_names(const char* name, const char* (*ours)(int)) {
   const char* (*theirs)(int) = NULL;
-  void* const found = dlsym(RTLD_DEFAULT, name);
-  if (found == NULL) {
+  void* const symbol = dlsym(RTLD_DEFAULT, name);
+  if (symbol == NULL) {
     return;
   }
-  memcpy(&theirs, &found, sizeof theirs);
+  memcpy(&theirs, &symbol, sizeof theirs);
   REQUIRE(theirs != ours);
   for (int number = -1; number < 300; ++number) {
     if (!same(ours(number), theirs(number))) {

@@ -23,10 +23,10 @@ namespace {
 
 int failures = 0;
 
-void expect_equal(const std::string& actual, const std::string& expected, const std::string& what) {
+void expect_equal(const std::string& actual, const std::string& expected, const std::string& name) {
   if (actual != expected) {
     std::fprintf(
-        stderr, "%s:\n  %s\ninstead of\n  %s\n", what.c_str(), actual.c_str(), expected.c_str());
+        stderr, "%s:\n  %s\ninstead of\n  %s\n", name.c_str(), actual.c_str(), expected.c_str());
     ++failures;
   }
 }
@@ -34,12 +34,12 @@ void expect_equal(const std::string& actual, const std::string& expected, const 
 #ifndef LINKED
 const party& loaded(const char* library, const char* name) {
   void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-  void* const found = handle == nullptr ? nullptr : dlsym(handle, name);
-  if (found == nullptr) {
+  void* const symbol = handle == nullptr ? nullptr : dlsym(handle, name);
+  if (symbol == nullptr) {
     std::fprintf(stderr, "%s\n", dlerror());
     std::exit(1);
   }
-  return *static_cast<const party*>(found);
+  return *static_cast<const party*>(symbol);
 }
 #endif
 
@@ -47,44 +47,45 @@ void throw_number(const char* /*object*/) {
   throw 42;
 }
 
-void thrown_and_caught(const party& from, const party& to, const party& between) {
-  const std::string what =
-      std::string(from.compiler) + " to " + to.compiler + " by " + between.compiler;
+void thrown_and_caught(const party& source, const party& target, const party& between) {
+  const std::string name =
+      std::string(source.compiler) + " to " + target.compiler + " by " + between.compiler;
   const std::string own = "error not_exportable try \"x\": it is a test (go on)";
-  expect_equal(to.caught(from.throw_own, "x"), own, what);
+  expect_equal(target.caught(source.throw_own, "x"), own, name);
 
-  const std::string of_library = to.caught(from.throw_of_library, "/nowhere/socket");
+  const std::string of_library = target.caught(source.throw_of_library, "/nowhere/socket");
   expect_equal(of_library.substr(0, of_library.find('"')),
                "error broker_unreachable connect ",
-               what + ", by libgpushm");
+               name + ", by libgpushm");
 
   // Stack frames of another compiler between the two.
   static party::thrower thrower;
   static const party* passes;
   static int unwound;
-  thrower = from.throw_own;
+  thrower = source.throw_own;
   passes = &between;
   unwound = 0;
-  expect_equal(to.caught([](const char* object) { passes->pass(thrower, object, unwound); }, "x"),
-               own,
-               what + ", through");
-  expect_equal(std::to_string(unwound), "1", what + ", destructors");
   expect_equal(
-      to.caught([](const char* object) { passes->rethrow_in_context(thrower, object); }, "x"),
+      target.caught([](const char* object) { passes->pass(thrower, object, unwound); }, "x"),
+      own,
+      name + ", through");
+  expect_equal(std::to_string(unwound), "1", name + ", destructors");
+  expect_equal(
+      target.caught([](const char* object) { passes->rethrow_in_context(thrower, object); }, "x"),
       "error not_exportable rethrow \"x\": it is a test (go on)",
-      what + ", with new context");
-  expect_equal(to.caught(throw_number, "x"), "number 42", what + ", a number");
+      name + ", with new context");
+  expect_equal(target.caught(throw_number, "x"), "number 42", name + ", a number");
 
   // From another thread, which has exited.
   std::exception_ptr kept;
   std::thread([&] {
     try {
-      from.throw_own("x");
+      source.throw_own("x");
     } catch (...) {
       kept = std::current_exception();
     }
   }).join();
-  expect_equal(to.caught_again(kept), own, what + ", from a thread");
+  expect_equal(target.caught_again(kept), own, name + ", from a thread");
 }
 
 std::string joined(const std::vector<std::string>& texts) {
@@ -95,10 +96,13 @@ std::string joined(const std::vector<std::string>& texts) {
   return result;
 }
 
-// `with` dispatches the events of `owner`'s subscription; its handler calls `thrower`.
-void dispatched(const party& owner, const party& with, const party& thrower, const char* socket) {
-  const std::string what = std::string("dispatch of ") + owner.compiler + "'s by " + with.compiler +
-                           ", " + thrower.compiler + " throws";
+// `partner` dispatches the events of `owner`'s subscription; its handler calls `thrower`.
+void dispatched(const party& owner,
+                const party& partner,
+                const party& thrower,
+                const char* socket) {
+  const std::string case_name = std::string("dispatch of ") + owner.compiler + "'s by " +
+                                partner.compiler + ", " + thrower.compiler + " throws";
   static int round = 0;
   const std::string prefix =
       std::to_string(++round) + "/";  // events of earlier rounds may still arrive
@@ -123,40 +127,40 @@ void dispatched(const party& owner, const party& with, const party& thrower, con
       break;
     }
     try {
-      rest += with.dispatch(events, thrower.throw_own, prefix + "two", seen);
+      rest += partner.dispatch(events, thrower.throw_own, prefix + "two", seen);
     } catch (...) {
-      failed += with.caught_again(std::current_exception());
+      failed += partner.caught_again(std::current_exception());
       // The program catches it by its type, too.
-      expect_equal(party_of_program.caught_again(std::current_exception()), failed, what);
+      expect_equal(party_of_program.caught_again(std::current_exception()), failed, case_name);
       rest = 0;
     }
   }
   expect_equal(
-      joined(seen), prefix + "one;" + prefix + "two;" + prefix + "three;", what + ": events");
+      joined(seen), prefix + "one;" + prefix + "two;" + prefix + "three;", case_name + ": events");
   expect_equal(failed,
                "error not_exportable try \"" + prefix + "two\": it is a test (go on)",
-               what + ": error");
-  expect_equal(std::to_string(rest), "1", what + ": events after the error");
+               case_name + ": error");
+  expect_equal(std::to_string(rest), "1", case_name + ": events after the error");
 }
 
-void logged(const party& with, const party& next, const party& thrower) {
-  const std::string what =
-      std::string("log to ") + with.compiler + ", " + thrower.compiler + " throws";
+void logged(const party& partner, const party& next, const party& thrower) {
+  const std::string name =
+      std::string("log to ") + partner.compiler + ", " + thrower.compiler + " throws";
   const auto lines = std::make_shared<std::vector<std::string>>();
   const auto of_next = std::make_shared<std::vector<std::string>>();
   const auto log = [](std::string_view text) {
     gpushm_private_log(GPUSHM_LOG_WARNING, {text.data(), text.size()});
   };
-  with.log_to(lines, thrower.throw_own);
+  partner.log_to(lines, thrower.throw_own);
   log("first");
   log("second");
   next.log_to(of_next, throw_number);
   log("third");
-  expect_equal(joined(*lines), "first;second;", what);
-  expect_equal(joined(*of_next), "third;", what + ", then to " + next.compiler);
-  expect_equal(std::to_string(lines.use_count()), "1", what + ": uses of a replaced sink");
+  expect_equal(joined(*lines), "first;second;", name);
+  expect_equal(joined(*of_next), "third;", name + ", then to " + next.compiler);
+  expect_equal(std::to_string(lines.use_count()), "1", name + ": uses of a replaced sink");
   gpushm::set_log_sink({});
-  expect_equal(std::to_string(of_next.use_count()), "1", what + ": uses of a removed sink");
+  expect_equal(std::to_string(of_next.use_count()), "1", name + ": uses of a removed sink");
 }
 
 }  // namespace

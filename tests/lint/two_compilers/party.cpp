@@ -88,11 +88,11 @@ gpushm::subscription subscribe(const char* socket, const std::string& prefix) {
   return gpushm::client::connect(options).subscribe(prefix);
 }
 
-std::size_t dispatch(gpushm::subscription& to,
+std::size_t dispatch(gpushm::subscription& subscription,
                      party::thrower throws,
                      const std::string& bad,
                      std::vector<std::string>& seen) {
-  return to.dispatch([&](const gpushm::event& happened) {
+  return subscription.dispatch([&](const gpushm::event& happened) {
     seen.push_back(happened.name);
     if (happened.name == bad) {
       throws(bad.c_str());

@@ -31,7 +31,7 @@ struct party {
 
   gpushm::subscription (*subscribe)(const char* socket, const std::string& prefix);
   /// Adds the names of the events to `seen`; calls `throws` for an event named `bad`.
-  std::size_t (*dispatch)(gpushm::subscription& to,
+  std::size_t (*dispatch)(gpushm::subscription& subscription,
                           thrower throws,
                           const std::string& bad,
                           std::vector<std::string>& seen);

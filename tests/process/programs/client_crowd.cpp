@@ -28,14 +28,14 @@ std::vector<member> join(const std::string& socket, const std::string& name, std
   for (std::size_t i = 0; i < count; ++i) {
     auto client =
         gpushm::client::connect({.socket_path = socket, .timeout = std::chrono::seconds(20)});
-    auto found = client.open(name, {.timeout = std::chrono::seconds(20)});
-    std::vector<std::byte> bytes(found.size_bytes());
-    found.read(0, bytes);
+    auto opened = client.open(name, {.timeout = std::chrono::seconds(20)});
+    std::vector<std::byte> bytes(opened.size_bytes());
+    opened.read(0, bytes);
     if (std::any_of(
             bytes.begin(), bytes.end(), [&](std::byte value) { return value != bytes.front(); })) {
       throw std::runtime_error("wrong contents");
     }
-    members.push_back({std::move(client), std::move(found)});
+    members.push_back({std::move(client), std::move(opened)});
   }
   return members;
 }
@@ -52,9 +52,9 @@ int main(int argc, char** argv) {
       joining.push_back(std::async(std::launch::async,
                                    [&] { return join(arguments.at(1), arguments.at(2), count); }));
     }
-    std::vector<std::vector<member>> all;
+    std::vector<std::vector<member>> members;
     for (auto& group : joining) {
-      all.push_back(group.get());
+      members.push_back(group.get());
     }
     std::cout << "all open" << std::endl;
     std::string line;

@@ -30,8 +30,8 @@ using gpushm_tests::round_metadata;
 using gpushm_tests::round_pattern;
 using gpushm_tests::round_size_bytes;
 
-void print_line(const char* what) {
-  std::cout << what << std::endl;
+void print_line(const char* line) {
+  std::cout << line << std::endl;
 }
 
 void produce(const std::string& socket, const std::string& name, gpushm::lifetime lifetime) {
@@ -52,16 +52,16 @@ void produce(const std::string& socket, const std::string& name, gpushm::lifetim
 
 void consume(const std::string& socket, const std::string& name) {
   auto client = gpushm::client::connect({.socket_path = socket});
-  auto found = client.open(name, {.timeout = std::chrono::seconds(20)});
+  auto opened = client.open(name, {.timeout = std::chrono::seconds(20)});
   print_line("opened");
-  std::vector<std::byte> bytes(found.size_bytes());
-  found.read(0, bytes);
+  std::vector<std::byte> bytes(opened.size_bytes());
+  opened.read(0, bytes);
   const auto is_pattern = [](std::byte value) { return value == round_pattern; };
   if (!std::all_of(bytes.begin(), bytes.end(), is_pattern)) {
     throw std::runtime_error("wrong contents");
   }
   print_line("releasing");
-  found.reset();
+  opened.reset();
 }
 
 /// Shares existing memory: a sealed memfd that this process has mapped.

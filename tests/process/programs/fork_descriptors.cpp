@@ -34,7 +34,7 @@ gpushm::create_options of_many_chunks() {
 /// Descriptors that would keep a connection, a lock or memory alive. Standard input, output and
 /// error are left to the caller.
 std::string descriptors() {
-  std::string found;
+  std::string text;
   DIR* const directory = ::opendir("/proc/self/fd");
   while (const dirent* const entry = ::readdir(directory)) {
     const std::string path = std::string("/proc/self/fd/") + entry->d_name;
@@ -46,12 +46,12 @@ std::string descriptors() {
     }
     for (const char* const kept_kind : {"socket:", "/memfd:gpushm", "[eventfd]", "[pidfd]"}) {
       if (kind.find(kept_kind) != std::string_view::npos) {
-        found.append(kind).append("\n");
+        text.append(kind).append("\n");
       }
     }
   }
   ::closedir(directory);
-  return found;
+  return text;
 }
 
 void repeat(const std::atomic<bool>& stop, const std::function<void()>& work) {
@@ -65,15 +65,16 @@ void repeat(const std::atomic<bool>& stop, const std::function<void()>& work) {
 }
 
 int run(const std::string& socket, int rounds) {
-  auto all = client::connect({.socket_path = socket});
-  auto kept = all.create("kept", of_many_chunks());
+  auto client = client::connect({.socket_path = socket});
+  auto kept = client.create("kept", of_many_chunks());
   kept.publish();
-  auto other = all.create("other", of_many_chunks());
+  auto other = client.create("other", of_many_chunks());
   other.publish();
   const std::array<std::string, 2> names{"kept", "other"};
   std::atomic<bool> stop{false};
   std::vector<std::jthread> busy;
-  busy.emplace_back([&] { repeat(stop, [&] { all.create("made", of_many_chunks()).publish(); }); });
+  busy.emplace_back(
+      [&] { repeat(stop, [&] { client.create("made", of_many_chunks()).publish(); }); });
   busy.emplace_back([&] {
     repeat(stop, [&] {
       auto opener = client::connect({.socket_path = socket});

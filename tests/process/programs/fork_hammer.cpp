@@ -51,27 +51,27 @@ client connect(const std::string& socket) {
 }
 
 /// Runs in threads of the parent all the time.
-void work(objects& of, const std::atomic<bool>& stop, int number) {
+void work(objects& objects, const std::atomic<bool>& stop, int number) {
   const std::string own = "hammer/" + std::to_string(number);
   const std::array<std::string, 2> names{"hammer/made", own};
   for (int round = 0; !stop; ++round) {
     try {
-      client& all = *of.connected;
-      auto own_segment = all.create(own, {.size_bytes = 4096, .device = "host"});
+      client& client = *objects.connected;
+      auto own_segment = client.create(own, {.size_bytes = 4096, .device = "host"});
       own_segment.publish("metadata");
-      (void)all.open_many(names);
-      (void)all.open("hammer/made").metadata();
-      (void)of.created->metadata();
-      (void)of.opened->metadata();
-      (void)all.list();
-      (void)all.cache_stats();
-      all.trim();
-      (void)all.broker();
-      (void)gpushm::export_segment(*of.created);
-      (void)gpushm::import_memory(of.ticket);
+      (void)client.open_many(names);
+      (void)client.open("hammer/made").metadata();
+      (void)objects.created->metadata();
+      (void)objects.opened->metadata();
+      (void)client.list();
+      (void)client.cache_stats();
+      client.trim();
+      (void)client.broker();
+      (void)gpushm::export_segment(*objects.created);
+      (void)gpushm::import_memory(objects.ticket);
       gpushm_tests::log_to_standard_error();
       if (round % 8 == number) {
-        (void)connect(of.socket).list();
+        (void)connect(objects.socket).list();
       }
     } catch (const gpushm::error& why) {
       std::cerr << "work: " << why.what() << std::endl;
@@ -81,7 +81,7 @@ void work(objects& of, const std::atomic<bool>& stop, int number) {
 
 class child_calls {
  public:
-  child_calls(objects& of, shared_note& note) : of_(of), note_(note) {}
+  child_calls(objects& objects, shared_note& note) : of_(objects), note_(note) {}
 
   /// Returns 0 if every call had the expected result.
   int run() {
@@ -136,30 +136,32 @@ class child_calls {
   }
 
  private:
-  void begin(const char* what) { std::strncpy(note_.doing.data(), what, note_.doing.size() - 1); }
+  void begin(const char* operation) {
+    std::strncpy(note_.doing.data(), operation, note_.doing.size() - 1);
+  }
   template <typename Call>
-  void throws_forked(const char* what, Call&& call) {
-    begin(what);
+  void throws_forked(const char* operation, Call&& call) {
+    begin(operation);
     try {
       call();
-      report_failure(what, "no error");
+      report_failure(operation, "no error");
     } catch (const gpushm::error& why) {
       if (why.code() != gpushm::errc::forked) {
-        report_failure(what, why.what());
+        report_failure(operation, why.what());
       }
     }
   }
   template <typename Call>
-  void works(const char* what, Call&& call) {
-    begin(what);
+  void works(const char* operation, Call&& call) {
+    begin(operation);
     try {
       call();
     } catch (const std::exception& why) {
-      report_failure(what, why.what());
+      report_failure(operation, why.what());
     }
   }
-  void report_failure(const char* what, const char* why) {
-    std::cout << what << ": " << why << std::endl;
+  void report_failure(const char* operation, const char* why) {
+    std::cout << operation << ": " << why << std::endl;
     failed_ = true;
   }
 
@@ -169,27 +171,27 @@ class child_calls {
 };
 
 int hammer(const std::string& socket, int rounds, shared_note& note) {
-  objects of;
-  of.socket = socket;
-  of.connected = connect(socket);
-  of.created = of.connected->create(
+  objects objects;
+  objects.socket = socket;
+  objects.connected = connect(socket);
+  objects.created = objects.connected->create(
       "hammer/made",
       {.size_bytes = 4096, .device = "host", .lifetime = gpushm::lifetime::persistent});
-  of.created->publish("metadata");
-  of.opened = of.connected->open("hammer/made");
-  of.events = of.connected->subscribe("nothing");
-  of.ticket = gpushm::export_segment(*of.created);
+  objects.created->publish("metadata");
+  objects.opened = objects.connected->open("hammer/made");
+  objects.events = objects.connected->subscribe("nothing");
+  objects.ticket = gpushm::export_segment(*objects.created);
   std::atomic<bool> stop{false};
   std::vector<std::jthread> busy;
   for (int i = 0; i < threads; ++i) {
-    busy.emplace_back([&, i] { work(of, stop, i); });
+    busy.emplace_back([&, i] { work(objects, stop, i); });
   }
   int result = 0;
   for (int round = 0; round < rounds && result == 0; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
       ::alarm(20);
-      ::_exit(child_calls(of, note).run());
+      ::_exit(child_calls(objects, note).run());
     }
     int status = 0;
     ::waitpid(child, &status, 0);

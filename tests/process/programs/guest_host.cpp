@@ -65,15 +65,15 @@ void use(guests& in_child) {
   }
 }
 
-[[noreturn]] void run_child(guests& in_child, std::string_view what) {
-  if (what == "exec") {
+[[noreturn]] void run_child(guests& in_child, std::string_view action) {
+  if (action == "exec") {
     std::cout << "child " << ::getpid() << std::endl;
     ::execlp("cat", "cat", nullptr);
     ::_exit(127);
   }
-  if (what == "destroy") {
+  if (action == "destroy") {
     in_child = {};
-  } else if (what == "use") {
+  } else if (action == "use") {
     use(in_child);
   }
   std::cout << "child " << ::getpid() << std::endl;
@@ -81,9 +81,9 @@ void use(guests& in_child) {
   ::_exit(0);
 }
 
-void fork_child(guests& here, std::string_view what) {
+void fork_child(guests& here, std::string_view action) {
   if (gpushm_testing::quiet_fork() == 0) {
-    run_child(here, what);
+    run_child(here, action);
   }
 }
 
@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
   try {
     const std::vector<std::string> arguments(argv, argv + argc);
     const std::string& path = arguments.at(1);
-    const std::string& what = arguments.at(3);
+    const std::string& kind = arguments.at(3);
     guests here;
     if (arguments.at(2) == "broker") {
       here.broker = gpushm::broker::start({.socket_path = path + ".sock"});
@@ -134,15 +134,15 @@ int main(int argc, char** argv) {
     std::cout << "ready" << std::endl;
     std::string line;
     std::getline(std::cin, line);
-    if (what == "workers") {
+    if (kind == "workers") {
       fork_workers(here, path + ".sock");
-    } else if (what == "system") {
+    } else if (kind == "system") {
       std::thread([] {
         // NOLINTNEXTLINE(cert-env33-c,concurrency-mt-unsafe): the case under test
         [[maybe_unused]] const int status = std::system("echo child $$; exec cat >/dev/null");
       }).detach();
     } else {
-      fork_child(here, what);
+      fork_child(here, kind);
     }
     while (true) {
       ::pause();

@@ -76,11 +76,11 @@ void agent_node::stop_kubelet() {
 }
 
 void agent_node::start_broker(const std::vector<std::string>& flags) {
-  std::vector<std::string> all = flags;
+  std::vector<std::string> text = flags;
   if (machine_.is_fake()) {
-    all.emplace_back("--accept-fake-chunks");
+    text.emplace_back("--accept-fake-chunks");
   }
-  broker_ = std::make_unique<gpushm_testing::brokerd>(path("run"), all);
+  broker_ = std::make_unique<gpushm_testing::brokerd>(path("run"), text);
 }
 
 void agent_node::start_agent(const std::vector<std::string>& flags) {
@@ -158,7 +158,7 @@ std::string http_get(int port, const std::string& path) {
   }
   const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";  // the response ends the stream
   static_cast<void>(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL));
-  std::string all;
+  std::string text;
   for (std::array<char, 4'096> part{};;) {
     pollfd waiting{socket.get(), POLLIN, 0};
     const bool readable = ::poll(&waiting, 1, 10'000) > 0;
@@ -166,11 +166,11 @@ std::string http_get(int port, const std::string& path) {
     if (got <= 0) {
       break;
     }
-    all.append(part.data(), static_cast<std::size_t>(got));
+    text.append(part.data(), static_cast<std::size_t>(got));
   }
-  const std::size_t body = all.find("\r\n\r\n");
-  return all.size() < 12 || body == std::string::npos ? "no answer"
-                                                      : all.substr(9, 4) + all.substr(body + 4);
+  const std::size_t body = text.find("\r\n\r\n");
+  return text.size() < 12 || body == std::string::npos ? "no answer"
+                                                       : text.substr(9, 4) + text.substr(body + 4);
 }
 
 double agent_node::metric(const std::string& name) const {

@@ -27,10 +27,10 @@ json system_mount(const char* type, const char* destination, json options) {
           {"destination", destination},
           {"options", std::move(options)}};
 }
-json bound(const std::string& from, const std::string& to, bool writable) {
+json bound(const std::string& from, const std::string& text, bool writable) {
   return {{"type", "bind"},
           {"source", from},
-          {"destination", to},
+          {"destination", text},
           {"options", {"rbind", "rprivate", writable ? "rw" : "ro"}}};
 }
 

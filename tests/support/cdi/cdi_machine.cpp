@@ -29,10 +29,10 @@ gpushm::fake::fake_gpus_options two_gpus() {
 
 void install_fake_driver(const std::string& root) {
   fs::create_directories(root + libraries);
-  const fs::path from = gpushm::fake::fake_driver_directory();
+  const fs::path path = gpushm::fake::fake_driver_directory();
   for (const std::string name : {"libcuda.so", "libnvidia-ml.so"}) {
     const std::string file = name + "." + version;
-    fs::copy_file(from / (name + ".1"), fs::path(root + libraries) / file);
+    fs::copy_file(path / (name + ".1"), fs::path(root + libraries) / file);
     fs::create_symlink(file, fs::path(root + libraries) / (name + ".1"));
   }
 }

@@ -55,9 +55,9 @@ std::string container::all_output() {
 
 std::string container::wait_for_line(const std::string& pattern,
                                      std::chrono::milliseconds timeout,
-                                     stream from) {
+                                     stream stream) {
   try {
-    return runtime_.wait_for_line(pattern, timeout, from);
+    return runtime_.wait_for_line(pattern, timeout, stream);
   } catch (const harness_error& problem) {
     throw harness_error("container " + bundle_->id() + ": " + problem.what() + log_text());
   }

@@ -28,7 +28,7 @@ class container {
   /// A line of the program's standard output (the runtime's own messages come on standard error).
   std::string wait_for_line(const std::string& pattern,
                             std::chrono::milliseconds timeout,
-                            stream from = stream::out);
+                            stream stream = stream::out);
   /// Blocks until the program has exited. Returns 128 plus the signal for a program that was killed
   /// by a signal, as runc reports it. Throws `harness_error` with all output.
   exit_status wait_exit(std::chrono::milliseconds timeout);
@@ -48,7 +48,7 @@ class container {
   /// Throws `harness_error`.
   [[nodiscard]] pid_t host_pid() const;
 
-  [[nodiscard]] const std::string& text(stream of) const { return runtime_.text(of); }
+  [[nodiscard]] const std::string& text(stream stream) const { return runtime_.text(stream); }
   /// Both streams and the runtime's log, for failure messages.
   [[nodiscard]] std::string all_output();
 

@@ -19,19 +19,19 @@ std::set<std::string> libraries_of(const std::string& program) {
   spawn_options options;
   options.argv = {"ldd", program};
   const auto done = run_program(options);
-  std::set<std::string> found;
+  std::set<std::string> names;
   static const std::regex path(R"((/[^ \n]+) \(0x)");
   for (auto at = std::sregex_iterator(done.out.begin(), done.out.end(), path);
        at != std::sregex_iterator();
        ++at) {
-    found.insert((*at)[1].str());
+    names.insert((*at)[1].str());
   }
-  return found;
+  return names;
 }
 
-void copy_into(const std::string& root, const std::string& from, const std::string& to) {
-  fs::create_directories(fs::path(root + to).parent_path());
-  fs::copy_file(fs::canonical(from), root + to, fs::copy_options::skip_existing);
+void copy_into(const std::string& root, const std::string& from, const std::string& text) {
+  fs::create_directories(fs::path(root + text).parent_path());
+  fs::copy_file(fs::canonical(from), root + text, fs::copy_options::skip_existing);
 }
 
 }  // namespace

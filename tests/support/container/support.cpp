@@ -45,13 +45,13 @@ std::optional<gpushm::app::oci::runtime> find_runc() {
 
 std::vector<std::string> cgroups_named(const std::string& prefix) {
   namespace fs = std::filesystem;
-  std::vector<std::string> found;
+  std::vector<std::string> result;
   // Only as deep as the containers' cgroups are created: deeper ones disappear during the search.
   const auto look_in = [&](const fs::path& directory) {
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(directory, ignored)) {
       if (entry.path().filename().string().starts_with(prefix)) {
-        found.push_back(entry.path().string());
+        result.push_back(entry.path().string());
       }
     }
   };
@@ -59,7 +59,7 @@ std::vector<std::string> cgroups_named(const std::string& prefix) {
   for (const auto& hierarchy : fs::directory_iterator("/sys/fs/cgroup")) {
     look_in(hierarchy.path());
   }
-  return found;
+  return result;
 }
 
 std::optional<std::string> why_no_containers(bool in_user_namespace) {

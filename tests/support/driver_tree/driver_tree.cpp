@@ -21,38 +21,39 @@ class tree_maker {
 
   void take(const std::string& line) {
     std::istringstream words(with_version(line));
-    std::string what;
-    words >> what;
-    if (what.empty() || what.front() == '#') {
+    std::string keyword;
+    words >> keyword;
+    if (keyword.empty() || keyword.front() == '#') {
       return;
     }
     std::string path;
     words >> path;
-    if (what == "version") {
+    if (keyword == "version") {
       version_ = path;
-    } else if (what == "module") {
+    } else if (keyword == "module") {
       tree_.module_version = path;
-    } else if (what == "libs") {
+    } else if (keyword == "libs") {
       for (std::string name; words >> name;) {
         add_library(path, name);
       }
-    } else if (what == "lib" || what == "lib32") {
+    } else if (keyword == "lib" || keyword == "lib32") {
       std::string soname;
       words >> soname;
-      put_file(tree_.root + path, elf_stub(soname == "-" ? "" : soname, what == "lib" ? 64 : 32));
-    } else if (what == "link") {
+      put_file(tree_.root + path,
+               elf_stub(soname == "-" ? "" : soname, keyword == "lib" ? 64 : 32));
+    } else if (keyword == "link") {
       std::string target;
       words >> target;
       put_link(tree_.root + path, target);
-    } else if (what == "file" || what == "exec") {
-      put_file(tree_.root + path, what, what == "exec" ? 0755 : 0644);
-    } else if (what == "dir") {
+    } else if (keyword == "file" || keyword == "exec") {
+      put_file(tree_.root + path, keyword, keyword == "exec" ? 0755 : 0644);
+    } else if (keyword == "dir") {
       fs::create_directories(tree_.root + path);
-    } else if (what == "cache") {
+    } else if (keyword == "cache") {
       cached_.push_back(path);
-    } else if (what == "cache-old") {
+    } else if (keyword == "cache-old") {
       old_cache_ = true;
-    } else if (what == "dev") {
+    } else if (keyword == "dev") {
       tree_.own_dev = true;
     } else {
       throw std::runtime_error("driver tree: " + line);

@@ -130,7 +130,7 @@ void gpu_tree::write_kernel_files(const std::vector<recorded_gpu>& gpus) const {
 }
 
 void gpu_tree::write_gpus(const std::vector<recorded_gpu>& gpus) const {
-  std::vector<gpu_properties> all;
+  std::vector<gpu_properties> properties;
   std::vector<gpu_properties> instances;
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     gpu_properties gpu;
@@ -141,7 +141,7 @@ void gpu_tree::write_gpus(const std::vector<recorded_gpu>& gpus) const {
     gpu.minor = static_cast<int>(i);
     gpu.size_bytes = 64UL << 20U;
     gpu.mig_enabled = gpus[i].mig;
-    all.push_back(gpu);
+    properties.push_back(gpu);
     for (const mig_slice& slice : gpus[i].slices) {
       gpu_properties instance = gpu;
       instance.section = "mig" + text_of(instances.size());
@@ -157,11 +157,11 @@ void gpu_tree::write_gpus(const std::vector<recorded_gpu>& gpus) const {
       instances.push_back(std::move(instance));
     }
   }
-  all.insert(all.end(), instances.begin(), instances.end());
-  for (const gpu_properties& each : all) {
+  properties.insert(properties.end(), instances.begin(), instances.end());
+  for (const gpu_properties& each : properties) {
     fs::create_directories(directory_ + "/" + each.section);
   }
-  put_file(directory_ + "/gpus.conf.new", gpushm::fake::format_config(all));
+  put_file(directory_ + "/gpus.conf.new", gpushm::fake::format_config(properties));
   fs::rename(directory_ + "/gpus.conf.new", directory_ + "/gpus.conf");
 }
 

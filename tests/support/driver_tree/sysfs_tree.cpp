@@ -28,22 +28,22 @@ class sysfs_maker {
 
   void take(const std::string& line) {
     std::istringstream words(line);
-    std::string what;
-    words >> what;
-    if (what.empty() || what.front() == '#') {
+    std::string keyword;
+    words >> keyword;
+    if (keyword.empty() || keyword.front() == '#') {
       return;
     }
-    if (what == "groups") {
+    if (keyword == "groups") {
       words >> video_ >> render_;
-    } else if (what == "pci" || what == "vf") {
-      add_pci(words, what == "vf");
-    } else if (what == "platform") {
+    } else if (keyword == "pci" || keyword == "vf") {
+      add_pci(words, keyword == "vf");
+    } else if (keyword == "platform") {
       std::string name;
       words >> name;
       add_nodes(words, sys_ + "/devices/platform/" + name, "platform-" + name);
-    } else if (what == "kfd") {
+    } else if (keyword == "kfd") {
       add_kfd(words);
-    } else if (what == "node") {
+    } else if (keyword == "node") {
       std::string path;
       unsigned mode = 0;
       unsigned group = 0;

@@ -31,12 +31,12 @@ bool address_space::overlaps(cuda::CUdeviceptr pointer, std::size_t size_bytes) 
 
 bool address_space::allows(cuda::CUdeviceptr pointer, std::size_t size_bytes, bool write) {
   while (size_bytes > 0) {
-    const range* const found = find(pointer);
-    if (found == nullptr || !found->readable || (write && !found->writable)) {
+    const range* const range = find(pointer);
+    if (range == nullptr || !range->readable || (write && !range->writable)) {
       return false;
     }
     const std::size_t step =
-        std::min<std::size_t>(size_bytes, found->size_bytes - (pointer - found->base));
+        std::min<std::size_t>(size_bytes, range->size_bytes - (pointer - range->base));
     pointer += step;
     size_bytes -= step;
   }

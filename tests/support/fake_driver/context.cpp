@@ -140,15 +140,15 @@ CUresult cuda::cuCtxGetId(CUcontext context, unsigned long long* id) {
     if (id == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const fake::context* const found =
+    const fake::context* const current =
         context == nullptr ? fake::current_context() : find_context(context);
-    if (found == nullptr) {
+    if (current == nullptr) {
       return context == nullptr ? fake::why_no_context() : CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (found->destroyed) {
+    if (current->destroyed) {
       return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
-    *id = found->id;
+    *id = current->id;
     return CUDA_SUCCESS;
   });
 }
@@ -166,15 +166,15 @@ CUresult cuda::cuCtxGetCurrent(CUcontext* context) {
 CUresult cuda::cuCtxSetCurrent(CUcontext context) {
   return entry("cuCtxSetCurrent", [&] {
     const std::lock_guard lock(state().mutex);
-    fake::context* const found = find_context(context);
-    if (context != nullptr && found == nullptr) {
+    fake::context* const current = find_context(context);
+    if (context != nullptr && current == nullptr) {
       return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (!stack.empty()) {
       stack.pop_back();
     }
-    if (found != nullptr) {
-      stack.push_back(found);
+    if (current != nullptr) {
+      stack.push_back(current);
     }
     return CUDA_SUCCESS;
   });
@@ -183,11 +183,11 @@ CUresult cuda::cuCtxSetCurrent(CUcontext context) {
 CUresult cuda::cuCtxPushCurrent_v2(CUcontext context) {
   return entry("cuCtxPushCurrent_v2", [&] {
     const std::lock_guard lock(state().mutex);
-    fake::context* const found = find_context(context);
-    if (found == nullptr) {
+    fake::context* const current = find_context(context);
+    if (current == nullptr) {
       return CUDA_ERROR_INVALID_CONTEXT;
     }
-    stack.push_back(found);
+    stack.push_back(current);
     return CUDA_SUCCESS;
   });
 }

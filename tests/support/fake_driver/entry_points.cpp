@@ -206,14 +206,14 @@ CUresult get_address(
       (flags & ~(flag_legacy_stream | flag_per_thread_default_stream)) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const introduction* found = nullptr;
+  const introduction* introduction = nullptr;
   if ((flags & flag_per_thread_default_stream) != 0) {
-    found = find_introduction(name, version, true);
+    introduction = find_introduction(name, version, true);
   }
-  if (found == nullptr) {
-    found = find_introduction(name, version, false);
+  if (introduction == nullptr) {
+    introduction = find_introduction(name, version, false);
   }
-  *address = found == nullptr ? nullptr : address_of(found->symbol);
+  *address = introduction == nullptr ? nullptr : address_of(introduction->symbol);
   if (status != nullptr) {
     *status = *address != nullptr ? status_success
               : find_introduction(name, driver_version, false) != nullptr

@@ -66,8 +66,8 @@ std::map<CUevent, std::shared_ptr<event>>& events() {
 
 std::shared_ptr<event> find_event(CUevent handle) {
   const std::lock_guard lock(state().mutex);
-  const auto found = events().find(handle);
-  return found == events().end() ? nullptr : found->second;
+  const auto entry = events().find(handle);
+  return entry == events().end() ? nullptr : entry->second;
 }
 
 CUresult add_event(std::shared_ptr<event> created, CUevent* handle) {
@@ -84,9 +84,9 @@ std::int64_t now_ns() {
 }
 
 CUresult record(CUevent handle, CUstream stream, unsigned int flags) {
-  const auto found = find_event(handle);
+  const auto entry = find_event(handle);
   const auto where = fake::find_stream(stream);
-  if (found == nullptr || where == nullptr) {
+  if (entry == nullptr || where == nullptr) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (flags > record_external || (flags == record_external && !where->captured())) {
@@ -96,15 +96,15 @@ CUresult record(CUevent handle, CUstream stream, unsigned int flags) {
   std::uint32_t ticket = 0;
   {
     const std::lock_guard lock(state().mutex);
-    ticket = ++found->words().recorded;
-    found->last_done = done;
-    found->last_ticket = ticket;
+    ticket = ++entry->words().recorded;
+    entry->last_done = done;
+    entry->last_ticket = ticket;
   }
-  where->enqueue([found, ticket, done = std::move(done)](const std::atomic<bool>&) {
-    found->completed_at_ns = now_ns();
+  where->enqueue([entry, ticket, done = std::move(done)](const std::atomic<bool>&) {
+    entry->completed_at_ns = now_ns();
     *done = true;
     // The record before may be on a slower stream.
-    event_words& words = found->words();
+    event_words& words = entry->words();
     for (std::uint32_t seen = words.completed;
          !words.reached(ticket) && !words.completed.compare_exchange_weak(seen, ticket);) {
     }
@@ -113,9 +113,9 @@ CUresult record(CUevent handle, CUstream stream, unsigned int flags) {
 }
 
 CUresult wait_for(CUstream stream, CUevent handle, unsigned int flags) {
-  const auto found = find_event(handle);
+  const auto entry = find_event(handle);
   const auto where = fake::find_stream(stream);
-  if (found == nullptr || where == nullptr) {
+  if (entry == nullptr || where == nullptr) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (flags != 0) {
@@ -123,15 +123,15 @@ CUresult wait_for(CUstream stream, CUevent handle, unsigned int flags) {
   }
   // The last record of now: a later one is another point.
   std::shared_ptr<std::atomic<bool>> done;
-  const std::uint32_t ticket = found->words().recorded;
+  const std::uint32_t ticket = entry->words().recorded;
   {
     const std::lock_guard lock(state().mutex);
-    if (found->last_ticket == ticket) {  // else another process recorded after this one
-      done = found->last_done;
+    if (entry->last_ticket == ticket) {  // else another process recorded after this one
+      done = entry->last_done;
     }
   }
-  const auto is_met = [found, done, ticket] {
-    return done ? done->load() : found->words().reached(ticket);
+  const auto is_met = [entry, done, ticket] {
+    return done ? done->load() : entry->words().reached(ticket);
   };
   where->enqueue([is_met](const std::atomic<bool>& ended) {
     while (!ended && !is_met()) {
@@ -200,21 +200,21 @@ CUresult cuda::cuStreamWaitEvent_ptsz(CUstream stream, CUevent handle, unsigned 
 
 CUresult cuda::cuEventQuery(CUevent handle) {
   return entry("cuEventQuery", [&] {
-    const auto found = find_event(handle);
-    if (found == nullptr) {
+    const auto entry = find_event(handle);
+    if (entry == nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
-    return found->done() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return entry->done() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   });
 }
 
 CUresult cuda::cuEventSynchronize(CUevent handle) {
   return entry("cuEventSynchronize", [&] {
-    const auto found = find_event(handle);
-    if (found == nullptr) {
+    const auto entry = find_event(handle);
+    if (entry == nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
-    while (!found->done()) {
+    while (!entry->done()) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     return CUDA_SUCCESS;
@@ -238,13 +238,13 @@ CUresult cuda::cuEventElapsedTime(float* milliseconds, CUevent start, CUevent en
   });
 }
 
-CUresult cuda::cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent which) {
+CUresult cuda::cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
   return entry("cuIpcGetEventHandle", [&] {
-    const auto found = find_event(which);
-    if (found == nullptr || handle == nullptr || !found->created_shared) {
+    const auto entry = find_event(event);
+    if (entry == nullptr || handle == nullptr || !entry->created_shared) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
-    const fake::event_place place = fake::place_of(found->shared);
+    const fake::event_place place = fake::place_of(entry->shared);
     handle_layout layout{};
     layout.pid = place.pid;
     layout.file = place.file;

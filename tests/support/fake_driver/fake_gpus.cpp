@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-[[noreturn]] void fail(const std::string& what) {
-  throw std::runtime_error(what + ": " + std::strerror(errno));
+[[noreturn]] void fail(const std::string& step) {
+  throw std::runtime_error(step + ": " + std::strerror(errno));
 }
 
 void make_directory(const std::string& path, mode_t mode) {

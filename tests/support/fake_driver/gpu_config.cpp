@@ -150,25 +150,25 @@ void uuid_bytes(std::string_view text, char (&bytes)[16]) {
 }
 
 memory_state read_memory_state(const gpu_view& gpu) {
-  memory_state found;
+  memory_state state;
   struct statvfs space {};
   struct stat own {};
   struct stat above {};
   if (::statvfs(gpu.directory.c_str(), &space) != 0 || ::stat(gpu.directory.c_str(), &own) != 0 ||
       ::stat((gpu.directory + "/..").c_str(), &above) != 0) {
-    return found;
+    return state;
   }
   const std::uint64_t configured = gpu.properties.size_bytes;
-  found.own_file_system = own.st_dev != above.st_dev;
-  found.total_bytes = configured != 0 ? configured : space.f_blocks * space.f_frsize;
-  if (!found.own_file_system) {
-    found.free_bytes = found.total_bytes;
-    return found;
+  state.own_file_system = own.st_dev != above.st_dev;
+  state.total_bytes = configured != 0 ? configured : space.f_blocks * space.f_frsize;
+  if (!state.own_file_system) {
+    state.free_bytes = state.total_bytes;
+    return state;
   }
   const std::uint64_t used =
       (space.f_blocks - space.f_bfree) * space.f_frsize / granularity_bytes * granularity_bytes;
-  found.free_bytes = found.total_bytes - std::min(found.total_bytes, used);
-  return found;
+  state.free_bytes = state.total_bytes - std::min(state.total_bytes, used);
+  return state;
 }
 
 }  // namespace gpushm::fake

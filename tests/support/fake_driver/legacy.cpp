@@ -236,11 +236,11 @@ CUresult cuda::cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
     if (fake::current_context() == nullptr) {
       return fake::why_no_context();
     }
-    const fake::range* const found = state().ranges.find(pointer);
-    if (handle == nullptr || found == nullptr || found->kind != range_kind::legacy) {
+    const fake::range* const range = state().ranges.find(pointer);
+    if (handle == nullptr || range == nullptr || range->kind != range_kind::legacy) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    auto& memory = *static_cast<legacy_memory*>(found->owner.get());
+    auto& memory = *static_cast<legacy_memory*>(range->owner.get());
     if (memory.path.empty()) {
       if (const CUresult result = add_name(memory); result != CUDA_SUCCESS) {
         return result;
@@ -251,7 +251,7 @@ CUresult cuda::cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
     layout.pid = ::getpid();
     layout.slot = memory.slot;
     fake::uuid_bytes(state().gpus[memory.gpu].properties.uuid, layout.uuid);
-    layout.size_bytes = found->size_bytes;
+    layout.size_bytes = range->size_bytes;
     const auto header = fake::read_header(memory.fd.get());
     layout.exporter = header ? header->exporter : 0;
     std::memcpy(handle->reserved, &layout, sizeof(layout));
@@ -274,11 +274,11 @@ CUresult cuda::cuIpcOpenMemHandle(CUdeviceptr* pointer,
 CUresult cuda::cuIpcCloseMemHandle(CUdeviceptr pointer) {
   return entry("cuIpcCloseMemHandle", [&] {
     const std::lock_guard lock(state().mutex);
-    const fake::range* const found = state().ranges.find(pointer);
-    if (found == nullptr || found->kind != range_kind::opened || found->base != pointer) {
+    const fake::range* const range = state().ranges.find(pointer);
+    if (range == nullptr || range->kind != range_kind::opened || range->base != pointer) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (--static_cast<opened_memory*>(found->owner.get())->opens == 0) {
+    if (--static_cast<opened_memory*>(range->owner.get())->opens == 0) {
       state().ranges.remove(pointer);
     }
     return CUDA_SUCCESS;

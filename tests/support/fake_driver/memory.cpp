@@ -51,11 +51,11 @@ CUresult now_or_on(bool async, CUstream handle, Action&& action) {
     }
     return result;
   }
-  const auto found = fake::find_stream(handle);
-  if (found == nullptr) {
+  const auto stream = fake::find_stream(handle);
+  if (stream == nullptr) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  found->enqueue([action](const std::atomic<bool>&) { action(); });
+  stream->enqueue([action](const std::atomic<bool>&) { action(); });
   return CUDA_SUCCESS;
 }
 
@@ -196,14 +196,14 @@ CUresult cuda::cuMemFree_v2(CUdeviceptr pointer) {
     }
     static_cast<void>(fake::drain_blocking_streams());
     const std::lock_guard lock(state().mutex);
-    const fake::range* const found = state().ranges.find(pointer);
-    if (found == nullptr || found->base != pointer) {
+    const fake::range* const range = state().ranges.find(pointer);
+    if (range == nullptr || range->base != pointer) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (found->kind == range_kind::pool) {
+    if (range->kind == range_kind::pool) {
       return fake::free_pool_memory(pointer);
     }
-    if (found->kind != range_kind::legacy) {
+    if (range->kind != range_kind::legacy) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     state().ranges.remove(pointer);
@@ -250,12 +250,12 @@ CUresult cuda::cuMemFreeHost(void* address) {
       return drained;
     }
     const std::lock_guard lock(state().mutex);
-    const fake::range* const found = state().ranges.find(as_address(address));
-    if (found == nullptr || found->kind != range_kind::host || found->owner == nullptr ||
-        found->base != as_address(address)) {
+    const fake::range* const range = state().ranges.find(as_address(address));
+    if (range == nullptr || range->kind != range_kind::host || range->owner == nullptr ||
+        range->base != as_address(address)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    state().ranges.remove(found->base);
+    state().ranges.remove(range->base);
     return CUDA_SUCCESS;
   });
 }
@@ -291,12 +291,12 @@ CUresult cuda::cuMemHostUnregister(void* address) {
       return drained;
     }
     const std::lock_guard lock(state().mutex);
-    const fake::range* const found = state().ranges.find(as_address(address));
-    if (found == nullptr || found->kind != range_kind::host || found->owner != nullptr ||
-        found->base != as_address(address)) {
+    const fake::range* const range = state().ranges.find(as_address(address));
+    if (range == nullptr || range->kind != range_kind::host || range->owner != nullptr ||
+        range->base != as_address(address)) {
       return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
-    state().ranges.remove(found->base);
+    state().ranges.remove(range->base);
     return CUDA_SUCCESS;
   });
 }
@@ -306,8 +306,8 @@ CUresult cuda::cuMemHostGetDevicePointer_v2(CUdeviceptr* pointer,
                                             unsigned int flags) {
   return entry("cuMemHostGetDevicePointer_v2", [&] {
     const std::lock_guard lock(state().mutex);
-    const fake::range* const found = state().ranges.find(as_address(address));
-    if (found == nullptr || found->kind != range_kind::host || flags != 0) {
+    const fake::range* const range = state().ranges.find(as_address(address));
+    if (range == nullptr || range->kind != range_kind::host || flags != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     *pointer = as_address(address);

@@ -96,25 +96,25 @@ const fake::gpu_view* find(nvmlDevice_t device) {
 }
 
 std::vector<const fake::gpu_view*> instances_of(const fake::gpu_view& gpu) {
-  std::vector<const fake::gpu_view*> found;
+  std::vector<const fake::gpu_view*> gpus;
   for (const fake::gpu_view& each : known.load()->all) {
     if (each.properties.mig_parent == gpu.properties.section && each.openable) {
-      found.push_back(&each);
+      gpus.push_back(&each);
     }
   }
-  return found;
+  return gpus;
 }
 
 // GPUs with peer access have one link to each other such GPU.
 std::vector<const fake::gpu_view*> linked_to(const fake::gpu_view& gpu) {
-  std::vector<const fake::gpu_view*> found;
+  std::vector<const fake::gpu_view*> gpus;
   for (const fake::gpu_view& each : known.load()->all) {
     if (&each != &gpu && each.properties.mig_parent.empty() && each.properties.peer &&
         gpu.properties.peer) {
-      found.push_back(&each);
+      gpus.push_back(&each);
     }
   }
-  return found;
+  return gpus;
 }
 
 // Calls `answer(gpu)` and returns its result.

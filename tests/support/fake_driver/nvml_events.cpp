@@ -86,14 +86,14 @@ std::optional<gpu_event> event_set::next() {
     read_ += static_cast<off_t>(line.size() + 1);
     std::istringstream words(line);
     gpu_event event;
-    std::string what;
-    words >> event.uuid >> what;
+    std::string event_kind;
+    words >> event.uuid >> event_kind;
     if (unsigned int gpu = 0, compute = 0; words >> gpu >> compute) {
       event.gpu_instance = gpu;
       event.compute_instance = compute;
     }
-    event.type = what == "ecc" ? nvml::event_double_bit_ecc : nvml::event_xid_critical;
-    event.xid = what == "ecc" ? 0 : std::strtoull(what.c_str(), nullptr, 10);
+    event.type = event_kind == "ecc" ? nvml::event_double_bit_ecc : nvml::event_xid_critical;
+    event.xid = event_kind == "ecc" ? 0 : std::strtoull(event_kind.c_str(), nullptr, 10);
     const auto found = watched_.find(event.uuid);
     if (found != watched_.end() && (found->second & event.type) != 0) {
       return event;

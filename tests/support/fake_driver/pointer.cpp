@@ -41,12 +41,12 @@ std::size_t width_of(CUpointer_attribute attribute) {
 }
 
 // Handle types of the allocation that an address is part of.
-CUmemAllocationHandleType handle_types_of(const fake::range& found) {
-  switch (found.kind) {
+CUmemAllocationHandleType handle_types_of(const fake::range& range) {
+  switch (range.kind) {
     case range_kind::vmm:
-      return static_cast<const fake::chunk*>(found.owner.get())->handle_types;
+      return static_cast<const fake::chunk*>(range.owner.get())->handle_types;
     case range_kind::pool:
-      return fake::pool_handle_types(found);
+      return fake::pool_handle_types(range);
     default:
       return CU_MEM_HANDLE_TYPE_NONE;
   }
@@ -54,34 +54,34 @@ CUmemAllocationHandleType handle_types_of(const fake::range& found) {
 
 // Whether GPUDirect RDMA may use it: plain allocations if the device supports it, chunks as
 // created.
-bool is_rdma_capable(const fake::range& found) {
-  switch (found.kind) {
+bool is_rdma_capable(const fake::range& range) {
+  switch (range.kind) {
     case range_kind::vmm:
-      return static_cast<const fake::chunk*>(found.owner.get())->rdma;
+      return static_cast<const fake::chunk*>(range.owner.get())->rdma;
     case range_kind::legacy:
     case range_kind::opened:
-      return state().gpus[found.gpu].properties.rdma;
+      return state().gpus[range.gpu].properties.rdma;
     default:
       return false;
   }
 }
 
 // Size of one mapping of cuMemMap or cuMemAlloc, which is more than was requested.
-std::size_t mapping_bytes(const fake::range& found) {
-  return found.kind == range_kind::legacy
-             ? static_cast<const fake::legacy_memory*>(found.owner.get())->size_bytes
-             : found.size_bytes;
+std::size_t mapping_bytes(const fake::range& range) {
+  return range.kind == range_kind::legacy
+             ? static_cast<const fake::legacy_memory*>(range.owner.get())->size_bytes
+             : range.size_bytes;
 }
 
-CUresult attribute_of(const fake::range& found,
+CUresult attribute_of(const fake::range& range,
                       CUpointer_attribute attribute,
                       CUdeviceptr pointer,
                       void* data) {
-  const bool host = found.kind == range_kind::host;
-  const bool vmm = found.kind == range_kind::vmm;
+  const bool host = range.kind == range_kind::host;
+  const bool vmm = range.kind == range_kind::vmm;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return put(data, state().contexts[found.gpu].get());
+      return put(data, state().contexts[range.gpu].get());
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put(data, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -89,34 +89,34 @@ CUresult attribute_of(const fake::range& found,
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return host ? put(data, pointer) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      return put(data, static_cast<unsigned long long>(found.buffer_id));
+      return put(data, static_cast<unsigned long long>(range.buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       return put(data, 0U);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      return put(data, state().device_of(found.gpu));
+      return put(data, state().device_of(range.gpu));
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return put(data, found.kind == range_kind::legacy);
+      return put(data, range.kind == range_kind::legacy);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      return put(data, vmm ? fake::reservation_of(pointer).first : found.base);
+      return put(data, vmm ? fake::reservation_of(pointer).first : range.base);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return put(data, vmm ? fake::reservation_of(pointer).second : found.size_bytes);
+      return put(data, vmm ? fake::reservation_of(pointer).second : range.size_bytes);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      return put(data, found.base);
+      return put(data, range.base);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      return put(data, mapping_bytes(found));
+      return put(data, mapping_bytes(range));
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put(data, true);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return put(data, handle_types_of(found));
+      return put(data, handle_types_of(range));
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-      return put(data, is_rdma_capable(found));
+      return put(data, is_rdma_capable(range));
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return put(data, found.kind == range_kind::pool ? fake::pool_of(found) : nullptr);
+      return put(data, range.kind == range_kind::pool ? fake::pool_of(range) : nullptr);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return put(data,
-                 found.writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-                                : (found.readable ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                 range.writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                : (range.readable ? CU_MEM_ACCESS_FLAGS_PROT_READ
                                                   : CU_MEM_ACCESS_FLAGS_PROT_NONE));
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
@@ -142,15 +142,15 @@ CUresult cuda::cuPointerGetAttributes(unsigned int count,
                                       CUdeviceptr pointer) {
   return entry("cuPointerGetAttributes", [&] {
     const std::lock_guard lock(state().mutex);
-    const fake::range* const found = state().ranges.find(pointer);
+    const fake::range* const range = state().ranges.find(pointer);
     for (unsigned int i = 0; i < count; ++i) {
       // Unlike cuPointerGetAttribute, this function writes zeros for unknown values, except for
       // ranges, which it leaves unchanged.
       const bool of_range = attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
                             attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE;
-      if (found == nullptr
+      if (range == nullptr
               ? !of_range
-              : attribute_of(*found, attributes[i], pointer, data[i]) != CUDA_SUCCESS) {
+              : attribute_of(*range, attributes[i], pointer, data[i]) != CUDA_SUCCESS) {
         std::memset(data[i], 0, width_of(attributes[i]));
       }
     }
@@ -161,15 +161,15 @@ CUresult cuda::cuPointerGetAttributes(unsigned int count,
 CUresult cuda::cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdeviceptr pointer) {
   return entry("cuMemGetAddressRange_v2", [&] {
     const std::lock_guard lock(state().mutex);
-    const fake::range* const found = state().ranges.find(pointer);
-    if (found == nullptr) {
+    const fake::range* const range = state().ranges.find(pointer);
+    if (range == nullptr) {
       return CUDA_ERROR_NOT_FOUND;
     }
     if (base != nullptr) {
-      *base = found->base;
+      *base = range->base;
     }
     if (size != nullptr) {
-      *size = found->size_bytes;
+      *size = range->size_bytes;
     }
     return CUDA_SUCCESS;
   });

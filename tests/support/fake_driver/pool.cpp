@@ -99,27 +99,27 @@ struct flock lock_of(short type, std::size_t begin, std::size_t end) {
 }
 
 // Returns [begin, end) to the device unless an importer maps part of it.
-void punch(const pool& from, std::size_t begin, std::size_t end) {
+void punch(const pool& pool, std::size_t begin, std::size_t end) {
   struct flock lock = lock_of(F_WRLCK, begin, end);
-  if (begin < end && ::fcntl(from.fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK) {
-    ::fallocate(from.fd.get(),
+  if (begin < end && ::fcntl(pool.fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK) {
+    ::fallocate(pool.fd.get(),
                 FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                 static_cast<off_t>(fake::header_bytes() + begin),
                 static_cast<off_t>(end - begin));
   }
 }
 
-void trim(const pool& from) {
+void trim(const pool& pool) {
   struct stat status {};
-  if (::fstat(from.fd.get(), &status) != 0) {
+  if (::fstat(pool.fd.get(), &status) != 0) {
     return;
   }
   std::size_t at = 0;
-  for (const auto& [offset, bytes] : from.used) {
-    punch(from, at, offset);
+  for (const auto& [offset, bytes] : pool.used) {
+    punch(pool, at, offset);
     at = offset + bytes;
   }
-  punch(from, at, static_cast<std::size_t>(status.st_size) - fake::header_bytes());
+  punch(pool, at, static_cast<std::size_t>(status.st_size) - fake::header_bytes());
 }
 
 struct pool_memory {
@@ -177,9 +177,9 @@ CUmemoryPool add_pool(std::shared_ptr<pool> added) {
   return handle;
 }
 
-std::size_t first_gap(const pool& from, std::size_t size) {
+std::size_t first_gap(const pool& pool, std::size_t size) {
   std::size_t at = 0;
-  for (const auto& [offset, bytes] : from.used) {
+  for (const auto& [offset, bytes] : pool.used) {
     if (offset - at >= size) {
       break;
     }
@@ -198,9 +198,9 @@ bool make_memory(pool& target) {
 // The default pool of a GPU is created when it is first requested.
 CUmemoryPool default_pool(std::size_t gpu) {
   static auto* const known = new std::map<std::size_t, CUmemoryPool>();
-  const auto found = known->find(gpu);
-  if (found != known->end()) {
-    return found->second;
+  const auto entry = known->find(gpu);
+  if (entry != known->end()) {
+    return entry->second;
   }
   auto created = std::make_shared<pool>();
   created->gpu = gpu;
@@ -231,28 +231,28 @@ void crash() {
   *static_cast<volatile char*>(page) = 1;
 }
 
-CUresult allocate(const std::shared_ptr<pool>& from, std::size_t size, CUdeviceptr* pointer) {
+CUresult allocate(const std::shared_ptr<pool>& pool, std::size_t size, CUdeviceptr* pointer) {
   fake::driver_state& now = state();
   const std::size_t whole =
       (size + allocation_step_bytes - 1) / allocation_step_bytes * allocation_step_bytes;
-  if (from == nullptr || from->imported || pointer == nullptr || size == 0 || whole < size) {
+  if (pool == nullptr || pool->imported || pointer == nullptr || size == 0 || whole < size) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  trim(*from);
-  const std::size_t offset = first_gap(*from, whole);
-  void* const address = from->window.at(offset, whole);
-  if (address == nullptr || whole > now.free_bytes(from->gpu) ||
-      !fake::allocate_range(from->fd.get(), offset, whole)) {
+  trim(*pool);
+  const std::size_t offset = first_gap(*pool, whole);
+  void* const address = pool->window.at(offset, whole);
+  if (address == nullptr || whole > now.free_bytes(pool->gpu) ||
+      !fake::allocate_range(pool->fd.get(), offset, whole)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   auto memory = std::make_shared<pool_memory>();
-  memory->from = from;
+  memory->from = pool;
   memory->offset_bytes = offset;
   memory->size_bytes = whole;
-  from->used.emplace(offset, whole);
-  now.own_bytes[from->gpu] += whole;
+  pool->used.emplace(offset, whole);
+  now.own_bytes[pool->gpu] += whole;
   memory->memory =
-      fake::map_gpu_file(from->fd.get(), offset, whole, PROT_READ | PROT_WRITE, address);
+      fake::map_gpu_file(pool->fd.get(), offset, whole, PROT_READ | PROT_WRITE, address);
   if (memory->memory == nullptr) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -261,13 +261,13 @@ CUresult allocate(const std::shared_ptr<pool>& from, std::size_t size, CUdevicep
 }
 
 // Imports an already imported pointer again; false when it is not imported.
-bool import_again(const pool& from, const pointer_layout& layout, CUdeviceptr* pointer) {
+bool import_again(const pool& pool, const pointer_layout& layout, CUdeviceptr* pointer) {
   for (auto& [base, each] : state().ranges.all()) {
     if (each.kind != range_kind::pool) {
       continue;
     }
     auto& known = *static_cast<pool_memory*>(each.owner.get());
-    if (known.from.get() == &from && known.offset_bytes == layout.offset_bytes &&
+    if (known.from.get() == &pool && known.offset_bytes == layout.offset_bytes &&
         known.size_bytes == layout.size_bytes && each.size_bytes == layout.requested_bytes) {
       ++known.imports;
       *pointer = base;
@@ -300,11 +300,11 @@ CUresult why_no_stream(CUstream handle) {
 }  // namespace
 
 CUresult fake::free_pool_memory(CUdeviceptr pointer) {
-  const fake::range* const found = state().ranges.find(pointer);
-  if (found == nullptr || found->kind != range_kind::pool || found->base != pointer) {
+  const fake::range* const range = state().ranges.find(pointer);
+  if (range == nullptr || range->kind != range_kind::pool || range->base != pointer) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  auto& memory = *static_cast<pool_memory*>(found->owner.get());
+  auto& memory = *static_cast<pool_memory*>(range->owner.get());
   if (--memory.imports == 0) {
     state().ranges.remove(pointer);
   }
@@ -355,8 +355,8 @@ CUresult cuda::cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* props
 CUresult cuda::cuMemPoolDestroy(CUmemoryPool handle) {
   return entry("cuMemPoolDestroy", [&] {
     const std::lock_guard lock(state().mutex);
-    const auto found = find_pool(handle);
-    if (found == nullptr || found->is_default || found->pointers > 0) {
+    const auto pool = find_pool(handle);
+    if (pool == nullptr || pool->is_default || pool->pointers > 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     pools().erase(handle);
@@ -370,16 +370,16 @@ CUresult cuda::cuMemPoolSetAccess(CUmemoryPool handle,
   return entry("cuMemPoolSetAccess", [&] {
     fake::driver_state& now = state();
     const std::lock_guard lock(now.mutex);
-    const auto found = find_pool(handle);
-    if (found == nullptr) {
+    const auto pool = find_pool(handle);
+    if (pool == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t gpu = now.gpu_of(descriptions[i].location.id);
-      if (gpu == now.gpus.size() || (gpu != found->gpu && !now.peers(gpu, found->gpu))) {
+      if (gpu == now.gpus.size() || (gpu != pool->gpu && !now.peers(gpu, pool->gpu))) {
         return CUDA_ERROR_INVALID_DEVICE;
       }
-      if (found->imported && descriptions[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) {
+      if (pool->imported && descriptions[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) {
         return CUDA_ERROR_NOT_SUPPORTED;
       }
     }
@@ -390,11 +390,11 @@ CUresult cuda::cuMemPoolSetAccess(CUmemoryPool handle,
 CUresult cuda::cuMemPoolTrimTo(CUmemoryPool handle, std::size_t /*keep_bytes*/) {
   return entry("cuMemPoolTrimTo", [&] {
     const std::lock_guard lock(state().mutex);
-    const auto found = find_pool(handle);
-    if (found == nullptr || found->imported) {
+    const auto pool = find_pool(handle);
+    if (pool == nullptr || pool->imported) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    trim(*found);
+    trim(*pool);
     return CUDA_SUCCESS;
   });
 }
@@ -460,16 +460,16 @@ CUresult cuda::cuMemPoolExportToShareableHandle(void* shareable,
                                                 unsigned long long flags) {
   return entry("cuMemPoolExportToShareableHandle", [&] {
     const std::lock_guard lock(state().mutex);
-    const auto found = find_pool(handle);
-    if (found == nullptr || found->imported || shareable == nullptr || flags != 0 ||
-        type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || type != found->handle_types) {
+    const auto pool = find_pool(handle);
+    if (pool == nullptr || pool->imported || shareable == nullptr || flags != 0 ||
+        type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || type != pool->handle_types) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const int fd = ::fcntl(found->fd.get(), F_DUPFD_CLOEXEC, 0);
+    const int fd = ::fcntl(pool->fd.get(), F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
       return CUDA_ERROR_OPERATING_SYSTEM;
     }
-    found->exported = true;
+    pool->exported = true;
     *static_cast<int*>(shareable) = fd;
     return CUDA_SUCCESS;
   });
@@ -519,15 +519,15 @@ CUresult cuda::cuMemPoolImportFromShareableHandle(CUmemoryPool* handle,
 CUresult cuda::cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdeviceptr pointer) {
   return entry("cuMemPoolExportPointer", [&] {
     const std::lock_guard lock(state().mutex);
-    const fake::range* const found = state().ranges.find(pointer);
-    if (data == nullptr || found == nullptr || found->kind != range_kind::pool) {
+    const fake::range* const range = state().ranges.find(pointer);
+    if (data == nullptr || range == nullptr || range->kind != range_kind::pool) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto& memory = *static_cast<const pool_memory*>(found->owner.get());
+    const auto& memory = *static_cast<const pool_memory*>(range->owner.get());
     if (!memory.from->exported) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    pointer_layout layout{{}, memory.offset_bytes, memory.size_bytes, found->size_bytes};
+    pointer_layout layout{{}, memory.offset_bytes, memory.size_bytes, range->size_bytes};
     std::memcpy(layout.magic, pointer_magic, sizeof(pointer_magic));
     std::memset(data, 0, sizeof(*data));
     std::memcpy(data->reserved, &layout, sizeof(layout));
@@ -540,8 +540,8 @@ CUresult cuda::cuMemPoolImportPointer(CUdeviceptr* pointer,
                                       CUmemPoolPtrExportData* data) {
   return entry("cuMemPoolImportPointer", [&] {
     const std::lock_guard lock(state().mutex);
-    const auto found = find_pool(handle);
-    if (pointer == nullptr || data == nullptr || found == nullptr || !found->imported) {
+    const auto pool = find_pool(handle);
+    if (pointer == nullptr || data == nullptr || pool == nullptr || !pool->imported) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     pointer_layout layout{};
@@ -550,17 +550,17 @@ CUresult cuda::cuMemPoolImportPointer(CUdeviceptr* pointer,
       crash();
     }
     struct stat status {};
-    if (::fstat(found->fd.get(), &status) != 0 || layout.requested_bytes > layout.size_bytes ||
+    if (::fstat(pool->fd.get(), &status) != 0 || layout.requested_bytes > layout.size_bytes ||
         layout.offset_bytes + layout.size_bytes >
             static_cast<std::uint64_t>(status.st_size) - fake::header_bytes()) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (import_again(*found, layout, pointer)) {
+    if (import_again(*pool, layout, pointer)) {
       return CUDA_SUCCESS;
     }
     auto memory = std::make_shared<pool_memory>();
-    memory->from = found;
-    ++found->pointers;
+    memory->from = pool;
+    ++pool->pointers;
     memory->offset_bytes = layout.offset_bytes;
     memory->size_bytes = layout.size_bytes;
     memory->lock = lock_import(*memory);
@@ -568,7 +568,7 @@ CUresult cuda::cuMemPoolImportPointer(CUdeviceptr* pointer,
       return CUDA_ERROR_OPERATING_SYSTEM;
     }
     memory->memory = fake::map_gpu_file(
-        found->fd.get(), layout.offset_bytes, layout.size_bytes, PROT_READ | PROT_WRITE, nullptr);
+        pool->fd.get(), layout.offset_bytes, layout.size_bytes, PROT_READ | PROT_WRITE, nullptr);
     if (memory->memory == nullptr) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -66,14 +66,14 @@ thread_local thread_streams own_streams;
 
 template <typename Predicate>
 std::vector<std::shared_ptr<stream>> streams_matching(Predicate&& matches) {
-  std::vector<std::shared_ptr<stream>> found;
+  std::vector<std::shared_ptr<stream>> streams;
   const std::lock_guard lock(state().mutex);
   for (const std::weak_ptr<stream>& each : all().all_streams) {
     if (auto alive = each.lock(); alive != nullptr && matches(*alive)) {
-      found.push_back(std::move(alive));
+      streams.push_back(std::move(alive));
     }
   }
-  return found;
+  return streams;
 }
 
 CUresult drain(const std::vector<std::shared_ptr<stream>>& streams) {
@@ -165,22 +165,22 @@ bool are_valid(std::span<const CUstreamBatchMemOpParams> operations) {
 }
 
 CUresult enqueue_operations(CUstream handle, std::span<const CUstreamBatchMemOpParams> operations) {
-  const auto found = fake::find_stream(handle);
-  if (found == nullptr) {
+  const auto stream = fake::find_stream(handle);
+  if (stream == nullptr) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (!are_valid(operations)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  found->enqueue({{}, {operations.begin(), operations.end()}});
+  stream->enqueue({{}, {operations.begin(), operations.end()}});
   return CUDA_SUCCESS;
 }
 
-void run_node(const stream::node& what, const std::atomic<bool>& ended) {
-  if (what.run) {
-    what.run(ended);
+void run_node(const stream::node& node, const std::atomic<bool>& ended) {
+  if (node.run) {
+    node.run(ended);
   }
-  for (const CUstreamBatchMemOpParams& each : what.operations) {
+  for (const CUstreamBatchMemOpParams& each : node.operations) {
     if (ended) {
       return;
     }
@@ -320,7 +320,8 @@ CUresult fake::drain_blocking_streams() {
 }
 
 void fake::end_streams_of(std::size_t gpu) {
-  for (const auto& each : streams_matching([&](const stream& one) { return one.gpu() == gpu; })) {
+  for (const auto& each :
+       streams_matching([&](const stream& stream) { return stream.gpu() == gpu; })) {
     each->end();
   }
   const std::lock_guard lock(state().mutex);
@@ -360,12 +361,12 @@ CUresult cuda::cuStreamCreate(CUstream* handle, unsigned int flags) {
 CUresult cuda::cuStreamDestroy_v2(CUstream handle) {
   return entry("cuStreamDestroy_v2", [&] {
     const std::lock_guard lock(state().mutex);
-    const auto found = all().streams.find(handle);
-    if (found == all().streams.end()) {
+    const auto stream = all().streams.find(handle);
+    if (stream == all().streams.end()) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
-    found->second->finish();
-    all().streams.erase(found);
+    stream->second->finish();
+    all().streams.erase(stream);
     return CUDA_SUCCESS;
   });
 }
@@ -434,23 +435,23 @@ CUresult cuda::cuStreamBatchMemOp_v2(CUstream handle,
 
 CUresult cuda::cuStreamGetCtx(CUstream handle, CUcontext* context) {
   return entry("cuStreamGetCtx", [&] {
-    const auto found = fake::find_stream(handle);
-    if (found == nullptr) {
+    const auto stream = fake::find_stream(handle);
+    if (stream == nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
     const std::lock_guard lock(state().mutex);
-    *context = reinterpret_cast<CUcontext>(state().contexts.at(found->gpu()).get());
+    *context = reinterpret_cast<CUcontext>(state().contexts.at(stream->gpu()).get());
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuda::cuStreamGetId(CUstream handle, unsigned long long* id) {
   return entry("cuStreamGetId", [&] {
-    const auto found = fake::find_stream(handle);
-    if (found == nullptr) {
+    const auto stream = fake::find_stream(handle);
+    if (stream == nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
-    *id = found->id();
+    *id = stream->id();
     return CUDA_SUCCESS;
   });
 }
@@ -472,24 +473,24 @@ CUresult cuda::cuStreamIsCapturing_ptsz(CUstream handle, CUstreamCaptureStatus* 
 
 CUresult cuda::cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
   return entry("cuStreamBeginCapture_v2", [&] {
-    const auto found = fake::find_stream(handle);
-    if (found == nullptr || handle == nullptr) {  // the default stream cannot be captured
-      return found == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    const auto stream = fake::find_stream(handle);
+    if (stream == nullptr || handle == nullptr) {  // the default stream cannot be captured
+      return stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    return found->begin_capture() ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+    return stream->begin_capture() ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
   });
 }
 
 CUresult cuda::cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   return entry("cuStreamEndCapture", [&] {
-    const auto found = fake::find_stream(handle);
-    if (found == nullptr) {
+    const auto stream = fake::find_stream(handle);
+    if (stream == nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
-    auto captured = found->end_capture();
+    auto captured = stream->end_capture();
     if (!captured) {
       return CUDA_ERROR_ILLEGAL_STATE;
     }
@@ -509,14 +510,14 @@ CUresult cuda::cuStreamGetCaptureInfo_v3(CUstream handle,
                                          const CUgraphEdgeData** edges,
                                          std::size_t* count) {
   return entry("cuStreamGetCaptureInfo_v3", [&] {
-    const auto found = fake::find_stream(handle);
-    if (found == nullptr) {
+    const auto stream = fake::find_stream(handle);
+    if (stream == nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
     if (id != nullptr || graph != nullptr || edges != nullptr) {
       return CUDA_ERROR_NOT_SUPPORTED;  // this project does not ask
     }
-    const auto captured = found->captured();
+    const auto captured = stream->captured();
     *status = captured ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     // Valid until the next call that captures something, by this thread.
     thread_local CUgraphNode last = nullptr;
@@ -538,11 +539,11 @@ CUresult cuda::cuGraphInstantiateWithFlags(CUgraphExec* executable,
                                            unsigned long long flags) {
   return entry("cuGraphInstantiateWithFlags", [&] {
     const std::lock_guard lock(state().mutex);
-    const auto found = all().graphs.find(graph);
-    if (found == all().graphs.end() || flags != 0) {
+    const auto entry = all().graphs.find(graph);
+    if (entry == all().graphs.end() || flags != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    auto made = std::make_unique<stream::nodes>(*found->second);
+    auto made = std::make_unique<stream::nodes>(*entry->second);
     *executable = reinterpret_cast<CUgraphExec>(made.get());
     all().sources.emplace(*executable, *made);
     all().executables.emplace(*executable, std::move(made));
@@ -559,8 +560,8 @@ CUresult cuda::cuGraphExecBatchMemOpNodeSetParams(CUgraphExec executable,
       return CUDA_ERROR_INVALID_VALUE;
     }
     const std::lock_guard lock(state().mutex);
-    const auto found = all().executables.find(executable);
-    if (found == all().executables.end()) {
+    const auto entry = all().executables.find(executable);
+    if (entry == all().executables.end()) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const stream::nodes& from = all().sources.at(executable);
@@ -571,7 +572,7 @@ CUresult cuda::cuGraphExecBatchMemOpNodeSetParams(CUgraphExec executable,
       return CUDA_ERROR_INVALID_VALUE;
     }
     // Launches that are enqueued already keep their node.
-    (*found->second)[static_cast<std::size_t>(at - from.begin())] =
+    (*entry->second)[static_cast<std::size_t>(at - from.begin())] =
         std::make_shared<const stream::node>(stream::node{{}, {wanted.begin(), wanted.end()}});
     return CUDA_SUCCESS;
   });

@@ -94,15 +94,15 @@ CUresult for_mappings(CUdeviceptr pointer, std::size_t size, Body&& body) {
   for (int pass = 0; pass < 2; ++pass) {
     CUdeviceptr at = pointer;
     while (at < pointer + size) {
-      fake::range* const found = ranges.find(at);
-      if (found == nullptr || found->kind != fake::range_kind::vmm || found->base != at ||
-          found->size_bytes > pointer + size - at) {
+      fake::range* const range = ranges.find(at);
+      if (range == nullptr || range->kind != fake::range_kind::vmm || range->base != at ||
+          range->size_bytes > pointer + size - at) {
         return CUDA_ERROR_INVALID_VALUE;
       }
-      at += found->size_bytes;
+      at += range->size_bytes;
       // Changes nothing until all mappings have been checked.
       if (pass == 1) {
-        body(*found);
+        body(*range);
       }
     }
   }
@@ -190,12 +190,12 @@ CUresult cuda::cuMemCreate(CUmemGenericAllocationHandle* handle,
 CUresult cuda::cuMemRelease(CUmemGenericAllocationHandle handle) {
   return entry("cuMemRelease", [&] {
     const std::lock_guard lock(state().mutex);
-    const auto found = all().handles.find(handle);
-    if (found == all().handles.end()) {
+    const auto entry = all().handles.find(handle);
+    if (entry == all().handles.end()) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (--found->second.references == 0) {
-      all().handles.erase(found);
+    if (--entry->second.references == 0) {
+      all().handles.erase(entry);
     }
     return CUDA_SUCCESS;
   });
@@ -240,12 +240,12 @@ CUresult cuda::cuMemAddressReserve(CUdeviceptr* pointer,
 CUresult cuda::cuMemAddressFree(CUdeviceptr pointer, std::size_t size) {
   return entry("cuMemAddressFree", [&] {
     const std::lock_guard lock(state().mutex);
-    const auto found = all().reservations.find(pointer);
-    if (found == all().reservations.end() || found->second != size ||
+    const auto reservation = all().reservations.find(pointer);
+    if (reservation == all().reservations.end() || reservation->second != size ||
         state().ranges.overlaps(pointer, size)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    all().reservations.erase(found);
+    all().reservations.erase(reservation);
     ::munmap(as_pointer(pointer), size);
     return CUDA_SUCCESS;
   });
@@ -259,13 +259,13 @@ CUresult cuda::cuMemMap(CUdeviceptr pointer,
   return entry("cuMemMap", [&] {
     fake::driver_state& now = state();
     const std::lock_guard lock(now.mutex);
-    const auto found = all().handles.find(handle);
-    if (found == all().handles.end() || size == 0 || offset != 0 || flags != 0 || !aligned(size) ||
-        !aligned(pointer) || size > found->second.memory->size_bytes ||
+    const auto entry = all().handles.find(handle);
+    if (entry == all().handles.end() || size == 0 || offset != 0 || flags != 0 || !aligned(size) ||
+        !aligned(pointer) || size > entry->second.memory->size_bytes ||
         !is_reserved(pointer, size) || now.ranges.overlaps(pointer, size)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::shared_ptr<chunk>& memory = found->second.memory;
+    const std::shared_ptr<chunk>& memory = entry->second.memory;
     // With an old size of 0, mremap creates a second mapping of the same shared pages, which needs
     // no descriptor.
     if (::mremap(memory->view, 0, size, MREMAP_MAYMOVE | MREMAP_FIXED, as_pointer(pointer)) ==
@@ -409,19 +409,19 @@ CUresult cuda::cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* hand
 CUresult cuda::cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   return entry("cuMemRetainAllocationHandle", [&] {
     const std::lock_guard lock(state().mutex);
-    const fake::range* const found = state().ranges.find(as_address(address));
-    if (found == nullptr || found->kind != fake::range_kind::vmm) {
+    const fake::range* const range = state().ranges.find(as_address(address));
+    if (range == nullptr || range->kind != fake::range_kind::vmm) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     // Returns the same handle, retained once more, while it exists; a new handle after its release.
     for (auto& [value, each] : all().handles) {
-      if (each.memory == found->owner) {
+      if (each.memory == range->owner) {
         ++each.references;
         *handle = value;
         return CUDA_SUCCESS;
       }
     }
-    *handle = add_handle(std::static_pointer_cast<chunk>(found->owner));
+    *handle = add_handle(std::static_pointer_cast<chunk>(range->owner));
     return CUDA_SUCCESS;
   });
 }

@@ -25,19 +25,19 @@ std::string policy_violation(const std::string& node, const json& object, const 
            "Kubernetes 1.32 or newer";
   }
   const std::array<const json*, 2> slices{&before, &object};
-  const auto all = [&](const char* pointer, const std::string& value) {
+  const auto all_slices_have = [&](const char* pointer, const std::string& value) {
     return std::all_of(slices.begin(), slices.end(), [&](const json* each) {
       return each->is_null() || text_at(*each, pointer) == value;
     });
   };
   const std::string agent = "the agent of node " + node;
-  if (!all("/spec/nodeName", node)) {
+  if (!all_slices_have("/spec/nodeName", node)) {
     return agent + " may only write ResourceSlices of its own node";
   }
-  if (!all("/spec/driver", "gpushm.dev")) {
+  if (!all_slices_have("/spec/driver", "gpushm.dev")) {
     return "the agent may only write ResourceSlices of the driver gpushm.dev";
   }
-  if (!object.is_null() && !all("/spec/pool/name", node)) {
+  if (!object.is_null() && !all_slices_have("/spec/pool/name", node)) {
     return agent + " may only write to the pool of its own node";
   }
   constexpr std::size_t longest_name = 253;

@@ -25,9 +25,9 @@ void each_of(json& object, const char* where, Change change) {
 
 /// Moves the members of `member` up, beside `name`.
 void lift(json& each, const char* member) {
-  const auto found = each.find(member);
-  if (found != each.end() && found->is_object()) {
-    const json inner = *found;
+  const auto entry = each.find(member);
+  if (entry != each.end() && entry->is_object()) {
+    const json inner = *entry;
     each.erase(member);
     each.update(inner);
   }
@@ -71,8 +71,8 @@ void keep(json& object, std::initializer_list<std::string_view> names) {
 
 }  // namespace
 
-void drop_unknown_fields(const object_path& of, json& object) {
-  if (of.kind->resource != "resourceslices") {
+void drop_unknown_fields(const object_path& path, json& object) {
+  if (path.kind->resource != "resourceslices") {
     return;
   }
   keep(object, {"metadata", "spec"});
@@ -109,24 +109,24 @@ void drop_unknown_fields(const object_path& of, json& object) {
   });
 }
 
-void to_stored(const object_path& from, json& object) {
-  if (is(from, "resourceslices")) {
+void to_stored(const object_path& path, json& object) {
+  if (is(path, "resourceslices")) {
     each_of(object, "/spec/devices", [](json& each) { lift(each, "basic"); });
-  } else if (is(from, "resourceclaims")) {
+  } else if (is(path, "resourceclaims")) {
     each_of(object, "/spec/devices/requests", [](json& each) { lower_request(each, "exactly"); });
   }
   object.erase("apiVersion");
   object.erase("kind");
 }
 
-void from_stored(const object_path& to, json& object) {
-  if (is(to, "resourceslices")) {
+void from_stored(const object_path& path, json& object) {
+  if (is(path, "resourceslices")) {
     each_of(object, "/spec/devices", [](json& each) { lower(each, "basic"); });
-  } else if (is(to, "resourceclaims")) {
+  } else if (is(path, "resourceclaims")) {
     each_of(object, "/spec/devices/requests", [](json& each) { lift(each, "exactly"); });
   }
-  object["apiVersion"] = to.api_version();
-  object["kind"] = to.kind->kind;
+  object["apiVersion"] = path.api_version();
+  object["kind"] = path.kind->kind;
 }
 
 }  // namespace gpushm::testing

@@ -18,31 +18,31 @@ json group_version(const std::string& version) {
 }
 
 json group(const std::vector<std::string>& versions) {
-  json all = json::array();
+  json listed = json::array();
   for (const std::string& each : versions) {
-    all.push_back(group_version(each));
+    listed.push_back(group_version(each));
   }
   return {{"name", resource_group},
-          {"versions", all},
+          {"versions", listed},
           {"preferredVersion", group_version(versions.front())}};
 }
 
 json resources(std::string_view group_name,
                const std::string& version,
                std::initializer_list<const char*> names) {
-  json all = json::array();
+  json listed = json::array();
   for (const char* name : names) {
     const kube_kind* kind = find_kind(group_name, name);
-    all.push_back({{"name", kind->resource},
-                   {"singularName", kind->singular},
-                   {"namespaced", kind->namespaced},
-                   {"kind", kind->kind},
-                   {"verbs", {"create", "delete", "get", "list", "update", "watch"}}});
+    listed.push_back({{"name", kind->resource},
+                      {"singularName", kind->singular},
+                      {"namespaced", kind->namespaced},
+                      {"kind", kind->kind},
+                      {"verbs", {"create", "delete", "get", "list", "update", "watch"}}});
   }
   return {{"kind", "APIResourceList"},
           {"apiVersion", "v1"},
           {"groupVersion", version},
-          {"resources", all}};
+          {"resources", listed}};
 }
 
 }  // namespace

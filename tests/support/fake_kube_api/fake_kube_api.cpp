@@ -38,7 +38,7 @@ object_key key_of(const object_path& path) {
 
 class fake_kube_api::impl {
  public:
-  explicit impl(fake_kube_options from) : state(std::move(from)) {
+  explicit impl(fake_kube_options options) : state(std::move(options)) {
     if (state.options.tls) {
       authority.emplace("fake authority");
       const std::vector<std::string> names = state.options.certificate_names.empty()
@@ -137,11 +137,11 @@ bool fake_kube_api::erase(const std::string& path) {
 std::optional<fake_kube_api::json> fake_kube_api::find(const std::string& path) const {
   const object_path where = checked_object(path);
   const std::lock_guard lock(impl_->state.mutex);
-  const auto found = impl_->state.objects.find(key_of(where));
-  if (found == impl_->state.objects.end()) {
+  const auto entry = impl_->state.objects.find(key_of(where));
+  if (entry == impl_->state.objects.end()) {
     return std::nullopt;
   }
-  json object = found->second;
+  json object = entry->second;
   from_stored(where, object);
   return object;
 }

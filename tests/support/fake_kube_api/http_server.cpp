@@ -74,10 +74,10 @@ bool read_head(std::string_view head, http_request& out) {
 }
 
 /// Nullopt if the peer has closed or does not send HTTP.
-std::optional<http_request> next_request(server_connection& from, std::string& buffer) {
+std::optional<http_request> next_request(server_connection& connection, std::string& buffer) {
   std::size_t end = 0;
   while ((end = buffer.find("\r\n\r\n")) == std::string::npos) {
-    const std::string more = from.read();
+    const std::string more = connection.read();
     if (more.empty() || buffer.size() > max_bytes) {
       return std::nullopt;
     }
@@ -100,7 +100,7 @@ std::optional<http_request> next_request(server_connection& from, std::string& b
   }
   buffer.erase(0, end + 4);
   while (buffer.size() < size) {
-    const std::string more = from.read();
+    const std::string more = connection.read();
     if (more.empty()) {
       return std::nullopt;
     }
@@ -129,11 +129,11 @@ base::unique_fd listen_on(const std::string& address, int port, int& chosen) {
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
   hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
+  addrinfo* resolved = nullptr;
+  if (::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &resolved) != 0) {
     throw std::runtime_error("not an address to listen on: " + address);
   }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> first(found, &::freeaddrinfo);
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> first(resolved, &::freeaddrinfo);
   base::unique_fd socket(::socket(first->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -239,13 +239,13 @@ void http_server::serve(server_connection& connection) {
   }
 }
 
-void http_server::reap(bool all) {
+void http_server::reap(bool every_one) {
   std::list<served> ended;
   {
     const std::lock_guard lock(mutex_);
     for (auto each = served_.begin(); each != served_.end();) {
       const auto next = std::next(each);
-      if (all || each->finished) {
+      if (every_one || each->finished) {
         ended.splice(ended.end(), served_, each);
       }
       each = next;

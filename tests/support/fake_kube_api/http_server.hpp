@@ -29,7 +29,7 @@ struct http_request {
 /// Sends the response of a handler.
 class http_answer {
  public:
-  explicit http_answer(server_connection& to) : to_(to) {}
+  explicit http_answer(server_connection& connection) : to_(connection) {}
 
   [[nodiscard]] server_connection& connection() const { return to_; }
   /// Sends a complete response.
@@ -73,7 +73,7 @@ class http_server {
 
   void accept_all();
   void serve(server_connection& connection);
-  void reap(bool all);
+  void reap(bool every_one);
 
   const tls_settings* tls_;
   handler handle_;

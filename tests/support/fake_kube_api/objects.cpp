@@ -89,41 +89,41 @@ struct body_object {
 };
 
 body_object object_in(const http_request& request, const object_path& path) {
-  body_object found;
+  body_object body;
   const auto type = request.headers.find("content-type");
   if (type == request.headers.end() || !type->second.starts_with("application/json")) {
-    found.refused = status_reply(415,
-                                 "UnsupportedMediaType",
-                                 "the body of the request was in an unknown format - accepted "
-                                 "media types include: application/json");
-    return found;
+    body.refused = status_reply(415,
+                                "UnsupportedMediaType",
+                                "the body of the request was in an unknown format - accepted "
+                                "media types include: application/json");
+    return body;
   }
-  found.object = json::parse(request.body, nullptr, false);
-  if (!found.object.is_object()) {
-    found.refused = bad_request("the object provided is unrecognized (must be of type " +
-                                std::string(path.kind->kind) + ")");
-    return found;
+  body.object = json::parse(request.body, nullptr, false);
+  if (!body.object.is_object()) {
+    body.refused = bad_request("the object provided is unrecognized (must be of type " +
+                               std::string(path.kind->kind) + ")");
+    return body;
   }
-  const std::string version = found.object.value("apiVersion", "");
-  if (version != path.api_version() || found.object.value("kind", "") != path.kind->kind) {
-    found.refused =
+  const std::string version = body.object.value("apiVersion", "");
+  if (version != path.api_version() || body.object.value("kind", "") != path.kind->kind) {
+    body.refused =
         bad_request("the API version in the data (" + version +
                     ") does not match the expected API version (" + path.api_version() + ")");
-    return found;
+    return body;
   }
-  if (!found.object.contains("metadata") || !found.object["metadata"].is_object()) {
-    found.object["metadata"] = json::object();
+  if (!body.object.contains("metadata") || !body.object["metadata"].is_object()) {
+    body.object["metadata"] = json::object();
   }
-  const std::string space = found.object["metadata"].value("namespace", path.space);
+  const std::string space = body.object["metadata"].value("namespace", path.space);
   if (space != path.space) {
-    found.refused = bad_request(
+    body.refused = bad_request(
         "the namespace of the provided object does not match the namespace "
         "sent on the request");
-    return found;
+    return body;
   }
-  to_stored(path, found.object);
-  drop_unknown_fields(path, found.object);
-  return found;
+  to_stored(path, body.object);
+  drop_unknown_fields(path, body.object);
+  return body;
 }
 
 reply forbidden(const object_path& path, const std::string& name, const std::string& why) {
@@ -221,15 +221,15 @@ reply create(kube_state& state, object_path path, const http_request& request) {
 
 reply replace(kube_state& state, const object_path& path, const http_request& request) {
   const object_key key{path.kind, path.space, path.name};
-  const auto found = state.objects.find(key);
-  if (found == state.objects.end()) {
+  const auto object = state.objects.find(key);
+  if (object == state.objects.end()) {
     return not_found(path);
   }
   body_object body = object_in(request, path);
   if (body.refused) {
     return *body.refused;
   }
-  const json before = found->second;
+  const json before = object->second;
   json& meta = body.object["metadata"];
   const json& old = before.at("metadata");
   if (meta.value("name", "") != path.name) {
@@ -281,28 +281,28 @@ reply replace(kube_state& state, const object_path& path, const http_request& re
 
 reply remove(kube_state& state, const object_path& path, const http_request& request) {
   const object_key key{path.kind, path.space, path.name};
-  const auto found = state.objects.find(key);
-  if (found == state.objects.end()) {
+  const auto object = state.objects.find(key);
+  if (object == state.objects.end()) {
     return not_found(path);
   }
-  if (auto refused = rejection(state, path, request, nullptr, found->second)) {
+  if (auto refused = rejection(state, path, request, nullptr, object->second)) {
     return *refused;
   }
   const json options = json::parse(request.body, nullptr, false);
   const json::json_pointer where("/preconditions/uid");
-  const std::string uid = found->second.at("metadata").at("uid");
+  const std::string uid = object->second.at("metadata").at("uid");
   if (options.is_object() && options.contains(where) && options.at(where) != uid) {
     return conflict(path,
                     "Precondition failed: UID in precondition: " +
                         options.at(where).get<std::string>() + ", UID in object meta: " + uid);
   }
-  if (!found->second.at("metadata").value("finalizers", json::array()).empty()) {
-    json waiting = found->second;
+  if (!object->second.at("metadata").value("finalizers", json::array()).empty()) {
+    json waiting = object->second;
     waiting["metadata"].emplace("deletionTimestamp", waiting["metadata"]["creationTimestamp"]);
     return shown(path, state.store(key, std::move(waiting)));
   }
   if (path.kind->group == "resource.k8s.io") {
-    json last = found->second;  // its storage sets ReturnDeletedObject
+    json last = object->second;  // its storage sets ReturnDeletedObject
     state.drop(key);
     return shown(path, std::move(last));
   }
@@ -347,24 +347,24 @@ reply list(kube_state& state, const object_path& path, const http_request& reque
                           "result.");
     }
   }
-  std::vector<json> all = state.list(path, *selector);
-  start = std::min(start, all.size());
+  std::vector<json> matching = state.list(path, *selector);
+  start = std::min(start, matching.size());
   std::size_t limit = number_parameter(request, "limit");
   if (limit > 0 && state.options.longest_page > 0) {
     limit = std::min(limit, state.options.longest_page);
   }
-  const std::size_t end = limit == 0 ? all.size() : std::min(all.size(), start + limit);
+  const std::size_t end = limit == 0 ? matching.size() : std::min(matching.size(), start + limit);
   json items = json::array();
   for (std::size_t at = start; at < end; ++at) {
-    from_stored(path, all[at]);
-    all[at].erase("apiVersion");
-    all[at].erase("kind");
-    items.push_back(std::move(all[at]));
+    from_stored(path, matching[at]);
+    matching[at].erase("apiVersion");
+    matching[at].erase("kind");
+    items.push_back(std::move(matching[at]));
   }
   json meta{{"resourceVersion", std::to_string(version)}};
-  if (end < all.size()) {
+  if (end < matching.size()) {
     meta["continue"] = std::to_string(version) + "." + std::to_string(end);
-    meta["remainingItemCount"] = all.size() - end;
+    meta["remainingItemCount"] = matching.size() - end;
   }
   return json_reply({{"kind", std::string(path.kind->kind) + "List"},
                      {"apiVersion", path.api_version()},

@@ -45,28 +45,28 @@ std::optional<object_path> parse_path(std::string_view path) {
   const bool core = words[0] == "api";
   const std::string_view group = core ? "" : words[1];
   words.erase(words.begin(), words.begin() + (core ? 1 : 2));
-  object_path found;
+  object_path object;
   if (words.empty()) {
     return std::nullopt;
   }
-  found.version = words[0];
+  object.version = words[0];
   words.erase(words.begin());
   if (words.size() >= 3 && words[0] == "namespaces") {
-    found.space = words[1];
+    object.space = words[1];
     words.erase(words.begin(), words.begin() + 2);
   }
   if (words.empty() || words.size() > 3) {
     return std::nullopt;
   }
-  found.kind = find_kind(group, words[0]);
-  found.name = words.size() > 1 ? words[1] : "";
-  found.subresource = words.size() > 2 ? words[2] : "";
+  object.kind = find_kind(group, words[0]);
+  object.name = words.size() > 1 ? words[1] : "";
+  object.subresource = words.size() > 2 ? words[2] : "";
   // Namespaced objects need a namespace; cluster-scoped objects have none.
-  if (found.kind == nullptr ||
-      (found.kind->namespaced ? found.space.empty() && words.size() > 1 : !found.space.empty())) {
+  if (object.kind == nullptr || (object.kind->namespaced ? object.space.empty() && words.size() > 1
+                                                         : !object.space.empty())) {
     return std::nullopt;
   }
-  return found;
+  return object;
 }
 
 }  // namespace gpushm::testing

@@ -70,10 +70,11 @@ settings settings_of(const std::vector<std::string>& arguments) {
 }
 
 /// For clients that are configured only by files.
-void write_access(const fake_kube_api& server, const settings& from) {
-  const std::string& directory = from.directory;
+void write_access(const fake_kube_api& server, const settings& settings) {
+  const std::string& directory = settings.directory;
   write(directory + "/ca.pem", server.authority_pem());
-  write(directory + "/token", from.options.tokens.empty() ? "any" : from.options.tokens.front());
+  write(directory + "/token",
+        settings.options.tokens.empty() ? "any" : settings.options.tokens.front());
   const json config{
       {"apiVersion", "v1"},
       {"kind", "Config"},
@@ -151,10 +152,10 @@ json execute(fake_kube_api& server, const std::string& command, const std::strin
   return found == actions.end() ? json{{"error", "no such command"}} : found->second();
 }
 
-int serve(const settings& wanted) {
-  fake_kube_api server(wanted.options);
-  if (!wanted.directory.empty()) {
-    write_access(server, wanted);
+int serve(const settings& settings) {
+  fake_kube_api server(settings.options);
+  if (!settings.directory.empty()) {
+    write_access(server, settings);
   }
   std::cout << "serving " << server.url() << std::endl;
   for (std::string line; std::getline(std::cin, line) && line != "quit";) {

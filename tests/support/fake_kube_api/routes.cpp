@@ -23,16 +23,16 @@ bool applies_to(const kube_failure& failure, const http_request& request) {
 }
 
 std::optional<kube_failure> next_failure(kube_state& state, const http_request& request) {
-  const auto found =
+  const auto match =
       std::find_if(state.failures.begin(), state.failures.end(), [&](const kube_failure& each) {
         return applies_to(each, request);
       });
-  if (found == state.failures.end()) {
+  if (match == state.failures.end()) {
     return std::nullopt;
   }
-  kube_failure failure = *found;
-  if (--found->times <= 0) {
-    state.failures.erase(found);
+  kube_failure failure = *match;
+  if (--match->times <= 0) {
+    state.failures.erase(match);
   }
   return failure;
 }
@@ -104,12 +104,12 @@ reply answer_of(kube_state& state, const http_request& request) {
              : no_such_page();
 }
 
-bool send(const reply& what, http_answer& answer) {
+bool send(const reply& reply, http_answer& answer) {
   std::vector<std::string> headers;
-  if (what.retry_after_seconds > 0) {
-    headers.push_back("Retry-After: " + std::to_string(what.retry_after_seconds));
+  if (reply.retry_after_seconds > 0) {
+    headers.push_back("Retry-After: " + std::to_string(reply.retry_after_seconds));
   }
-  return answer.send(what.status, what.content_type, what.body, headers);
+  return answer.send(reply.status, reply.content_type, reply.body, headers);
 }
 
 bool is_watch(const http_request& request) {

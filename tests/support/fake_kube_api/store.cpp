@@ -105,10 +105,10 @@ const json& kube_state::store(const object_key& key, json object) {
 }
 
 void kube_state::drop(const object_key& key) {
-  const auto found = objects.find(key);
-  json last = found->second;
+  const auto matching = objects.find(key);
+  json last = matching->second;
   last["metadata"]["resourceVersion"] = std::to_string(version + 1);
-  objects.erase(found);
+  objects.erase(matching);
   announce("DELETED", key, last);
 }
 
@@ -128,15 +128,15 @@ void kube_state::expire_events() {
   changed.notify_all();
 }
 
-std::vector<json> kube_state::list(const object_path& of, const field_selector& selector) const {
-  std::vector<json> found;
+std::vector<json> kube_state::list(const object_path& path, const field_selector& selector) const {
+  std::vector<json> matching;
   for (const auto& [key, object] : objects) {
-    if (key.kind == of.kind && (of.space.empty() || key.space == of.space) &&
+    if (key.kind == path.kind && (path.space.empty() || key.space == path.space) &&
         matches(selector, object)) {
-      found.push_back(object);
+      matching.push_back(object);
     }
   }
-  return found;
+  return matching;
 }
 
 }  // namespace gpushm::testing

@@ -43,7 +43,7 @@ using field_selector = std::map<std::string, std::string>;
 /// State shared by requests, watches and tests. `mutex` guards all of it; `changed` is notified of
 /// each change.
 struct kube_state {
-  explicit kube_state(fake_kube_options from) : options(std::move(from)) {}
+  explicit kube_state(fake_kube_options source) : options(std::move(source)) {}
 
   mutable std::mutex mutex;
   mutable std::condition_variable changed;
@@ -70,7 +70,7 @@ struct kube_state {
   const nlohmann::json& store(const object_key& key, nlohmann::json object);
   void drop(const object_key& key);
   /// Ordered by namespace and name.
-  [[nodiscard]] std::vector<nlohmann::json> list(const object_path& of,
+  [[nodiscard]] std::vector<nlohmann::json> list(const object_path& path,
                                                  const field_selector& selector) const;
   void expire_events();
 

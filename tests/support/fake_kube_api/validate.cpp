@@ -48,7 +48,7 @@ bool is_quantity(const json& value) {
 
 class checker {
  public:
-  explicit checker(std::vector<field_cause>& found) : found_(found) {}
+  explicit checker(std::vector<field_cause>& causes) : found_(causes) {}
 
   void required(const std::string& field, std::string_view detail = {}) {
     add(field, "FieldValueRequired", std::string("Required value").append(tail(detail)));
@@ -73,12 +73,12 @@ class checker {
 
   /// The string at `name`; reports a missing or empty one.
   std::string text(const json& from, const char* name, const std::string& field) {
-    const auto found = from.find(name);
-    if (found == from.end() || !found->is_string() || found->get<std::string>().empty()) {
+    const auto entry = from.find(name);
+    if (entry == from.end() || !entry->is_string() || entry->get<std::string>().empty()) {
       required(field);
       return {};
     }
-    return found->get<std::string>();
+    return entry->get<std::string>();
   }
 
  private:
@@ -149,8 +149,8 @@ void check_attribute(const json& value, const std::string& field, checker& check
   }
 }
 
-void check_names(const json& of, const std::string& field, checker& check) {
-  for (const auto& [key, value] : of.items()) {
+void check_names(const json& list, const std::string& field, checker& check) {
+  for (const auto& [key, value] : list.items()) {
     const std::size_t slash = key.find('/');
     const bool has_domain = slash != std::string::npos;
     if (!is_identifier(has_domain ? key.substr(slash + 1) : key) ||
@@ -257,8 +257,8 @@ void check_claim(const json& object, const json& before, checker& check) {
 }  // namespace
 
 std::vector<field_cause> validate(const object_path& path, const json& object, const json& before) {
-  std::vector<field_cause> found;
-  checker check(found);
+  std::vector<field_cause> causes;
+  checker check(causes);
   const std::string name = object.at("metadata").value("name", "");
   if (!is_subdomain(name, longest_subdomain)) {
     check.invalid("metadata.name", name, "must be a DNS subdomain of at most 253 characters");
@@ -274,7 +274,7 @@ std::vector<field_cause> validate(const object_path& path, const json& object, c
   } else if (path.kind->resource == "resourceclaims") {
     check_claim(object, before, check);
   }
-  return found;
+  return causes;
 }
 
 }  // namespace gpushm::testing

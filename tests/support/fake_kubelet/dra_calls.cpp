@@ -21,14 +21,14 @@ std::optional<std::string> share_of(const v1beta1::Device& /*device*/) {
 }
 
 template <typename Each>
-void read_devices(const Each& from, dra_answer& to) {
+void read_devices(const Each& from, dra_answer& answer) {
   if constexpr (requires { from.devices(); }) {
     for (const auto& each : from.devices()) {
-      to.devices.push_back({{each.request_names().begin(), each.request_names().end()},
-                            each.pool_name(),
-                            each.device_name(),
-                            {each.cdi_device_ids().begin(), each.cdi_device_ids().end()},
-                            share_of(each)});
+      answer.devices.push_back({{each.request_names().begin(), each.request_names().end()},
+                                each.pool_name(),
+                                each.device_name(),
+                                {each.cdi_device_ids().begin(), each.cdi_device_ids().end()},
+                                share_of(each)});
     }
   }
 }
@@ -51,14 +51,14 @@ dra_answers call_plugin(const std::vector<dra_claim>& claims,
   dra_answers answers;
   for (const dra_claim& each : claims) {
     dra_answer& answer = answers[each.uid];
-    const auto found = response.claims().find(each.uid);
+    const auto claim = response.claims().find(each.uid);
     if (!status.ok()) {
       answer.error = "call failed: " + status.error_message();
-    } else if (found == response.claims().end()) {
+    } else if (claim == response.claims().end()) {
       answer.error = "the driver's response lacks this claim";
     } else {
-      answer.error = found->second.error();
-      read_devices(found->second, answer);
+      answer.error = claim->second.error();
+      read_devices(claim->second, answer);
     }
   }
   return answers;
@@ -73,11 +73,13 @@ dra_answers call_prepare(const std::shared_ptr<grpc::Channel>& channel,
   if (service == "v1.DRAPlugin") {
     const auto stub = v1::DRAPlugin::NewStub(channel);
     return call_plugin<v1::NodePrepareResourcesRequest, v1::NodePrepareResourcesResponse>(
-        claims, timeout, [&](auto... all) { return stub->NodePrepareResources(all...); });
+        claims, timeout, [&](auto... arguments) {
+          return stub->NodePrepareResources(arguments...);
+        });
   }
   const auto stub = v1beta1::DRAPlugin::NewStub(channel);
   return call_plugin<v1beta1::NodePrepareResourcesRequest, v1beta1::NodePrepareResourcesResponse>(
-      claims, timeout, [&](auto... all) { return stub->NodePrepareResources(all...); });
+      claims, timeout, [&](auto... arguments) { return stub->NodePrepareResources(arguments...); });
 }
 
 dra_answers call_unprepare(const std::shared_ptr<grpc::Channel>& channel,
@@ -87,12 +89,16 @@ dra_answers call_unprepare(const std::shared_ptr<grpc::Channel>& channel,
   if (service == "v1.DRAPlugin") {
     const auto stub = v1::DRAPlugin::NewStub(channel);
     return call_plugin<v1::NodeUnprepareResourcesRequest, v1::NodeUnprepareResourcesResponse>(
-        claims, timeout, [&](auto... all) { return stub->NodeUnprepareResources(all...); });
+        claims, timeout, [&](auto... arguments) {
+          return stub->NodeUnprepareResources(arguments...);
+        });
   }
   const auto stub = v1beta1::DRAPlugin::NewStub(channel);
   return call_plugin<v1beta1::NodeUnprepareResourcesRequest,
                      v1beta1::NodeUnprepareResourcesResponse>(
-      claims, timeout, [&](auto... all) { return stub->NodeUnprepareResources(all...); });
+      claims, timeout, [&](auto... arguments) {
+        return stub->NodeUnprepareResources(arguments...);
+      });
 }
 
 }  // namespace gpushm_testing

@@ -58,19 +58,19 @@ void dra_kubelet::run(const std::stop_token& stop) {
 }
 
 void dra_kubelet::scan() {
-  std::map<std::string, std::uint64_t> found;
+  std::map<std::string, std::uint64_t> entries;
   std::error_code failed;
   for (const auto& each :
        std::filesystem::directory_iterator(options_.root + "/plugins_registry", failed)) {
     struct stat status {};
     if (!each.path().filename().string().starts_with('.') &&
         ::lstat(each.path().c_str(), &status) == 0 && S_ISSOCK(status.st_mode)) {
-      found.emplace(each.path().string(), status.st_ino);
+      entries.emplace(each.path().string(), status.st_ino);
     }
   }
   for (auto file = files_.begin(); file != files_.end();) {
-    const auto there = found.find(file->first);
-    if (there != found.end() && there->second == file->second.inode) {
+    const auto there = entries.find(file->first);
+    if (there != entries.end() && there->second == file->second.inode) {
       ++file;
       continue;
     }
@@ -81,7 +81,7 @@ void dra_kubelet::scan() {
     }
     file = files_.erase(file);
   }
-  for (const auto& [path, inode] : found) {
+  for (const auto& [path, inode] : entries) {
     socket_file& file = files_[path];
     file.inode = inode;
     if (!file.plugin && clock::now() >= file.next_try) {

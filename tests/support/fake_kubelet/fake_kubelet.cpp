@@ -16,7 +16,7 @@ using gpushm::device_plugin::device;
 /// Blocks only threads of its own server, not those on which plugins of this process reply.
 class fake_kubelet::registration final : public v1beta1::Registration::Service {
  public:
-  explicit registration(fake_kubelet& of) : of_(of) {}
+  explicit registration(fake_kubelet& kubelet) : of_(kubelet) {}
   grpc::Status Register(grpc::ServerContext* context,
                         const v1beta1::RegisterRequest* request,
                         v1beta1::Empty* /*response*/) override {
@@ -165,8 +165,8 @@ grpc::Status fake_kubelet::connect(const v1beta1::RegisterRequest& request) {
   clients_.push_back(client);
   note({"registered", name, request.endpoint(), {}});
   if (mode_ != kubelet_mode::not_listing) {
-    client->run({[this](plugin_client& from, std::vector<device> devices) {
-                   listed(from, std::move(devices));
+    client->run({[this](plugin_client& source, std::vector<device> devices) {
+                   listed(source, std::move(devices));
                  },
                  [this](plugin_client& which, const std::string& why) { ended(which, why); }});
   }
@@ -176,31 +176,31 @@ grpc::Status fake_kubelet::connect(const v1beta1::RegisterRequest& request) {
   return grpc::Status::OK;
 }
 
-void fake_kubelet::listed(plugin_client& from, std::vector<device> devices) {
+void fake_kubelet::listed(plugin_client& client, std::vector<device> devices) {
   const std::lock_guard lock(mutex_);
   if (stopping_) {
     return;
   }
-  known_resource& known = resources_[from.resource()];
+  known_resource& known = resources_[client.resource()];
   ++known.view.lists;
-  known.view.listed = known.view.listed || known.client.get() == &from;
+  known.view.listed = known.view.listed || known.client.get() == &client;
   std::string detail = std::to_string(devices.size());
   known.accounts.set_devices(std::move(devices));
-  note({"listed", from.resource(), from.endpoint(), std::move(detail)});
+  note({"listed", client.resource(), client.endpoint(), std::move(detail)});
   if (mode_ == kubelet_mode::disconnecting) {
-    from.disconnect();
+    client.disconnect();
   }
 }
 
-void fake_kubelet::ended(plugin_client& which, const std::string& why) {
+void fake_kubelet::ended(plugin_client& client, const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (stopping_) {
     return;
   }
-  note({"stream ended", which.resource(), which.endpoint(), why});
-  const auto& registered = resources_[which.resource()].client;
-  if (registered != nullptr && (!options_.newest_ends_older || registered.get() == &which)) {
-    disconnect(which.resource());
+  note({"stream ended", client.resource(), client.endpoint(), why});
+  const auto& registered = resources_[client.resource()].client;
+  if (registered != nullptr && (!options_.newest_ends_older || registered.get() == &client)) {
+    disconnect(client.resource());
   }
 }
 
@@ -217,13 +217,13 @@ void fake_kubelet::disconnect(const std::string& resource) {
 
 resource_view fake_kubelet::resource(const std::string& name) const {
   const std::lock_guard lock(mutex_);
-  const auto found = resources_.find(name);
-  if (found == resources_.end()) {
+  const auto resource = resources_.find(name);
+  if (resource == resources_.end()) {
     return {};
   }
-  resource_view view = found->second.view;
-  view.devices = found->second.accounts.devices();
-  view.owners = found->second.accounts.owners();
+  resource_view view = resource->second.view;
+  view.devices = resource->second.accounts.devices();
+  view.owners = resource->second.accounts.owners();
   return view;
 }
 
@@ -270,11 +270,11 @@ std::vector<kubelet_event> fake_kubelet::events() const {
   return events_;
 }
 
-std::size_t fake_kubelet::count_events(const std::string& what) const {
+std::size_t fake_kubelet::count_events(const std::string& kind) const {
   const std::lock_guard lock(mutex_);
   return static_cast<std::size_t>(
       std::count_if(events_.begin(), events_.end(), [&](const kubelet_event& each) {
-        return each.what == what;
+        return each.what == kind;
       }));
 }
 

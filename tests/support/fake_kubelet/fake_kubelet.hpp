@@ -101,7 +101,7 @@ class fake_kubelet {
   void free(const std::string& pod);
 
   [[nodiscard]] std::vector<kubelet_event> events() const;
-  [[nodiscard]] std::size_t count_events(const std::string& what) const;
+  [[nodiscard]] std::size_t count_events(const std::string& kind) const;
 
  private:
   class registration;
@@ -114,8 +114,8 @@ class fake_kubelet {
   grpc::Status register_plugin(const grpc::ServerContext& context,
                                const v1beta1::RegisterRequest& request);
   grpc::Status connect(const v1beta1::RegisterRequest& request);
-  void listed(plugin_client& from, std::vector<gpushm::device_plugin::device> devices);
-  void ended(plugin_client& which, const std::string& why);
+  void listed(plugin_client& client, std::vector<gpushm::device_plugin::device> devices);
+  void ended(plugin_client& client, const std::string& why);
   void disconnect(const std::string& resource);
   void remove_sockets();
   void note(kubelet_event event);

@@ -9,17 +9,17 @@ namespace {
 
 using gpushm::device_plugin::allocation;
 
-allocation read(const v1beta1::ContainerAllocateResponse& from) {
+allocation read(const v1beta1::ContainerAllocateResponse& response) {
   allocation created;
-  created.envs.insert(from.envs().begin(), from.envs().end());
-  created.annotations.insert(from.annotations().begin(), from.annotations().end());
-  for (const auto& each : from.mounts()) {
+  created.envs.insert(response.envs().begin(), response.envs().end());
+  created.annotations.insert(response.annotations().begin(), response.annotations().end());
+  for (const auto& each : response.mounts()) {
     created.mounts.push_back({each.container_path(), each.host_path(), each.read_only()});
   }
-  for (const auto& each : from.devices()) {
+  for (const auto& each : response.devices()) {
     created.nodes.push_back({each.container_path(), each.host_path(), each.permissions()});
   }
-  for (const auto& each : from.cdi_devices()) {
+  for (const auto& each : response.cdi_devices()) {
     created.cdi_devices.push_back(each.name());
   }
   return created;

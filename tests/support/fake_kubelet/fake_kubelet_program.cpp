@@ -91,11 +91,11 @@ bool set_mode(fake_kubelet& kubelet, const std::string& name) {
                                                   {"refusing", kubelet_mode::refusing},
                                                   {"not_listing", kubelet_mode::not_listing},
                                                   {"disconnecting", kubelet_mode::disconnecting}};
-  const auto found = modes.find(name);
-  if (found == modes.end()) {
+  const auto mode = modes.find(name);
+  if (mode == modes.end()) {
     return false;
   }
-  kubelet.set_mode(found->second);
+  kubelet.set_mode(mode->second);
   return true;
 }
 

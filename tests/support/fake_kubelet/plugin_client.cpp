@@ -49,15 +49,15 @@ grpc::Status plugin_client::connect(std::chrono::milliseconds timeout,
   return stub_->GetDevicePluginOptions(&context, {}, &options);
 }
 
-void plugin_client::run(callbacks to) {
-  reader_ = std::thread([this, to = std::move(to)] { read(to); });
+void plugin_client::run(callbacks callbacks) {
+  reader_ = std::thread([this, callbacks = std::move(callbacks)] { read(callbacks); });
 }
 
 void plugin_client::disconnect() {
   stream_context_.TryCancel();
 }
 
-void plugin_client::read(const callbacks& to) {
+void plugin_client::read(const callbacks& callbacks) {
   const auto stream = stub_->ListAndWatch(&stream_context_, {});
   v1beta1::ListAndWatchResponse list;
   while (stream->Read(&list)) {
@@ -71,10 +71,10 @@ void plugin_client::read(const callbacks& to) {
         created.numa_node = each.topology().nodes(0).id();
       }
     }
-    to.listed(*this, std::move(devices));
+    callbacks.listed(*this, std::move(devices));
   }
   const grpc::Status status = stream->Finish();
-  to.ended(*this, status.ok() ? "end of stream" : status.error_message());
+  callbacks.ended(*this, status.ok() ? "end of stream" : status.error_message());
 }
 
 grpc::Status plugin_client::prefer(const v1beta1::PreferredAllocationRequest& request,

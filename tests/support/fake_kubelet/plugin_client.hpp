@@ -38,7 +38,7 @@ class plugin_client {
   [[nodiscard]] grpc::Status connect(std::chrono::milliseconds timeout,
                                      v1beta1::DevicePluginOptions& options);
   /// Starts to read lists. The callbacks run on the client's thread.
-  void run(callbacks to);
+  void run(callbacks callbacks);
   /// Ends the stream; `ended` is called afterwards. Does not block.
   void disconnect();
 
@@ -50,7 +50,7 @@ class plugin_client {
                                       std::chrono::milliseconds timeout);
 
  private:
-  void read(const callbacks& to);
+  void read(const callbacks& callbacks);
 
   std::string resource_;
   std::string endpoint_;

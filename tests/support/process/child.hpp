@@ -56,8 +56,8 @@ class child {
   /// See `child_output::wait_for_line`.
   std::string wait_for_line(const std::string& pattern,
                             std::chrono::milliseconds timeout,
-                            stream from = stream::out) {
-    return output_.wait_for_line(pattern, timeout, from);
+                            stream stream = stream::out) {
+    return output_.wait_for_line(pattern, timeout, stream);
   }
 
   /// Blocks until it has exited, at most `timeout`; then the rest of its output has been collected,
@@ -70,7 +70,7 @@ class child {
   /// Sends the signal to the process only; no effect once reaped.
   void kill(int signal_number);
 
-  [[nodiscard]] const std::string& text(stream of) const { return output_.text(of); }
+  [[nodiscard]] const std::string& text(stream stream) const { return output_.text(stream); }
   [[nodiscard]] child_output& output() { return output_; }
 
  private:

@@ -16,15 +16,15 @@ child_output::child_output(gpushm::base::unique_fd out, gpushm::base::unique_fd 
   state(stream::err).fd = std::move(err);
 }
 
-void child_output::take(stream_state& from) {
+void child_output::take(stream_state& state) {
   std::array<char, 16'384> buffer{};
-  while (from.fd) {
+  while (state.fd) {
     const auto count =
-        gpushm::base::retry([&] { return ::read(from.fd.get(), buffer.data(), buffer.size()); });
+        gpushm::base::retry([&] { return ::read(state.fd.get(), buffer.data(), buffer.size()); });
     if (count > 0) {
-      from.text.append(buffer.data(), static_cast<std::size_t>(count));
+      state.text.append(buffer.data(), static_cast<std::size_t>(count));
     } else if (count == 0 || errno != EAGAIN) {
-      from.fd.reset();
+      state.fd.reset();
     } else {
       return;
     }
@@ -59,10 +59,10 @@ bool child_output::read_to_end(clock::time_point deadline) {
 
 std::string child_output::wait_for_line(const std::string& pattern,
                                         std::chrono::milliseconds timeout,
-                                        stream from) {
+                                        stream stream) {
   const std::regex expression(pattern);
   const auto deadline = deadline_after(timeout);
-  auto& source = state(from);
+  auto& source = state(stream);
   while (true) {
     for (auto end = source.text.find('\n', source.searched); end != std::string::npos;
          end = source.text.find('\n', source.searched)) {

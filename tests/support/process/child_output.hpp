@@ -19,13 +19,13 @@ class child_output {
   /// Non-blocking read ends of the two pipes.
   child_output(gpushm::base::unique_fd out, gpushm::base::unique_fd err);
 
-  /// Returns the next line of `from`, without its newline, that contains a match of `pattern`
+  /// Returns the next line of `stream`, without its newline, that contains a match of `pattern`
   /// (ECMAScript), after the lines that earlier calls returned or skipped. Blocks at most
   /// `timeout`. Throws `harness_error` with everything collected on timeout or at the end of the
   /// stream.
   std::string wait_for_line(const std::string& pattern,
                             std::chrono::milliseconds timeout,
-                            stream from = stream::out);
+                            stream stream = stream::out);
 
   /// Reads until both streams have ended (true) or `deadline` (false).
   bool read_to_end(clock::time_point deadline);
@@ -33,7 +33,7 @@ class child_output {
   /// have ended.
   bool read_some(clock::time_point deadline);
 
-  [[nodiscard]] const std::string& text(stream of) const { return state(of).text; }
+  [[nodiscard]] const std::string& text(stream stream) const { return state(stream).text; }
   /// Both streams, labelled, for failure messages.
   [[nodiscard]] std::string all_output() const;
 
@@ -43,11 +43,13 @@ class child_output {
     std::string text;
     std::size_t searched = 0;  ///< start of the next line to search
   };
-  [[nodiscard]] stream_state& state(stream of) { return states_.at(static_cast<std::size_t>(of)); }
-  [[nodiscard]] const stream_state& state(stream of) const {
-    return states_.at(static_cast<std::size_t>(of));
+  [[nodiscard]] stream_state& state(stream stream) {
+    return states_.at(static_cast<std::size_t>(stream));
   }
-  static void take(stream_state& from);
+  [[nodiscard]] const stream_state& state(stream stream) const {
+    return states_.at(static_cast<std::size_t>(stream));
+  }
+  static void take(stream_state& state);
 
   std::array<stream_state, 2> states_;
 };

@@ -26,13 +26,13 @@ class logged {
   /// The lines that contain `part`.
   [[nodiscard]] std::vector<std::string> with(const std::string& part) const {
     const std::lock_guard lock(mutex_);
-    std::vector<std::string> found;
+    std::vector<std::string> result;
     for (const std::string& line : lines_) {
       if (line.find(part) != std::string::npos) {
-        found.push_back(line);
+        result.push_back(line);
       }
     }
-    return found;
+    return result;
   }
 
  private:

@@ -67,13 +67,13 @@ std::optional<std::string> find_own_program(const std::string& name) {
 }
 
 std::string own_program(const std::string& name) {
-  auto found = find_own_program(name);
-  if (!found) {
+  auto program = find_own_program(name);
+  if (!program) {
     throw harness_error("no program " + name +
                         " beside this test or in the build tree (build it, or " +
                         "set GPUSHM_TEST_PATH to its directory)");
   }
-  return *found;
+  return *program;
 }
 
 std::string own_library(const std::string& name) {

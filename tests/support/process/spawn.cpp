@@ -73,9 +73,9 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 }
 
 /// Makes async-signal-safe calls only: runs between fork and exec.
-[[noreturn]] void fail_in_child(const char* what) {
+[[noreturn]] void fail_in_child(const char* operation) {
   const char* reason = ::strerrordesc_np(errno);
-  for (const char* part : {"cannot start the program: ", what, ": ", reason, "\n"}) {
+  for (const char* part : {"cannot start the program: ", operation, ": ", reason, "\n"}) {
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, part, std::strlen(part));
   }
   ::_exit(127);

@@ -33,8 +33,8 @@ class traced_process {
   /// See `child_output::wait_for_line`.
   std::string wait_for_line(const std::string& pattern,
                             std::chrono::milliseconds timeout,
-                            stream from = stream::out) {
-    return output_.wait_for_line(pattern, timeout, from);
+                            stream stream = stream::out) {
+    return output_.wait_for_line(pattern, timeout, stream);
   }
 
   /// Blocks until the program has exited, at most `timeout`, and returns its result. Call once

@@ -354,7 +354,7 @@ std::span<const flood> floods() {
 
 const flood* find_flood(std::string_view name) {
   const auto* const found =
-      std::find_if(all.begin(), all.end(), [&](const flood& one) { return one.name == name; });
+      std::find_if(all.begin(), all.end(), [&](const flood& flood) { return flood.name == name; });
   return found != all.end() ? found : nullptr;
 }
 

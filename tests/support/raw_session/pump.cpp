@@ -69,41 +69,41 @@ class pumping {
   };
 
   /// False: nothing to do for this connection now.
-  bool step(line& of) {
-    if (!of.session) {
-      of.session = dial(socket_path_);
-      counts_.connections += of.session ? 1U : 0U;
-      return of.session.has_value();
+  bool step(line& line) {
+    if (!line.session) {
+      line.session = dial(socket_path_);
+      counts_.connections += line.session ? 1U : 0U;
+      return line.session.has_value();
     }
     bool busy = false;
-    for (int i = 0; i < burst && of.sent < options_.packets_each; ++i) {
+    for (int i = 0; i < burst && line.sent < options_.packets_each; ++i) {
       const auto result = options_.on_event_lane
-                              ? of.session->try_send_event(options_.packet)
-                              : of.session->try_send(options_.packet, descriptors_);
+                              ? line.session->try_send_event(options_.packet)
+                              : line.session->try_send(options_.packet, descriptors_);
       if (result == send_result::closed) {
-        of.session.reset();
+        line.session.reset();
         return true;
       }
       if (result == send_result::would_block) {
         break;
       }
-      ++of.sent;
+      ++line.sent;
       ++counts_.sent;
       busy = true;
     }
-    return (options_.reads && read_all(of)) || busy;
+    return (options_.reads && read_all(line)) || busy;
   }
 
-  bool read_all(line& of) {
+  bool read_all(line& line) {
     bool busy = false;
-    for (const int socket : {of.session->socket(), of.session->events()}) {
+    for (const int socket : {line.session->socket(), line.session->events()}) {
       while (true) {
         const auto got = transport::receive_packet(socket, buffer_);
         if (got.status == receive_status::would_block) {
           break;
         }
         if (got.status == receive_status::closed) {
-          of.session.reset();
+          line.session.reset();
           return true;
         }
         ++counts_.replies;

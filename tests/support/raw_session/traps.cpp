@@ -91,21 +91,21 @@ class fuse_server {
   }
 
   template <typename Out>
-  bool reply(const fuse_in_header& to, int error, const Out& out) {
+  bool reply(const fuse_in_header& fuse_in_header, int error, const Out& out) {
     fuse_out_header header{};
     header.len = sizeof header + sizeof out;
     header.error = error;
-    header.unique = to.unique;
+    header.unique = fuse_in_header.unique;
     std::array<char, sizeof header + sizeof out> packet{};
     std::memcpy(packet.data(), &header, sizeof header);
     std::memcpy(packet.data() + sizeof header, &out, sizeof out);
     return ::write(device_, packet.data(), packet.size()) > 0;
   }
-  bool reply_header(const fuse_in_header& to, int error) {
+  bool reply_header(const fuse_in_header& fuse_in_header, int error) {
     fuse_out_header header{};
     header.len = sizeof header;
     header.error = error;
-    header.unique = to.unique;
+    header.unique = fuse_in_header.unique;
     return ::write(device_, &header, sizeof header) > 0;
   }
 

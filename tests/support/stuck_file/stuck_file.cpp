@@ -22,10 +22,10 @@ namespace {
 
 constexpr std::uint64_t file_id = 2;
 
-void answer(int device, const fuse_in_header& to, const void* body, std::size_t bytes) {
+void answer(int device, const fuse_in_header& header, const void* body, std::size_t bytes) {
   fuse_out_header head{};
   head.len = static_cast<std::uint32_t>(sizeof head + bytes);
-  head.unique = to.unique;
+  head.unique = header.unique;
   const std::array<iovec, 2> parts{{{&head, sizeof head}, {const_cast<void*>(body), bytes}}};
   static_cast<void>(!::writev(device, parts.data(), bytes == 0 ? 1 : 2));
 }

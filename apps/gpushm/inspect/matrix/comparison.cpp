@@ -7,15 +7,15 @@
 
 namespace gpushm::cli::matrix {
 
-std::vector<compared_row> compare(const published_table& table, const matrix_result& all) {
+std::vector<compared_row> compare(const published_table& table, const matrix_result& matrix) {
   std::vector<compared_row> rows;
   for (const published_row& published : table.rows) {
     const int number = row_number_of(table, published);
     const auto measured =
-        std::find_if(all.rows.begin(), all.rows.end(), [&](const row_result& each) {
+        std::find_if(matrix.rows.begin(), matrix.rows.end(), [&](const row_result& each) {
           return each.setting.number == number;
         });
-    if (measured == all.rows.end()) {
+    if (measured == matrix.rows.end()) {
       continue;
     }
     compared_row& row = rows.emplace_back();

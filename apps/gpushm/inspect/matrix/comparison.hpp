@@ -18,10 +18,10 @@ struct compared_row {
   [[nodiscard]] bool differs() const { return !here.empty() && here != published; }
 };
 
-/// Pairs the rows of a published table with those of `all`, in the order of the table. Omits rows
-/// that `all` does not have.
+/// Pairs the rows of a published table with those of `matrix`, in the order of the table. Omits
+/// rows that `matrix` does not have.
 [[nodiscard]] std::vector<compared_row> compare(const published_table& table,
-                                                const matrix_result& all);
+                                                const matrix_result& matrix);
 
 /// "8 of 8 rows ran, all as published." and a line for each row that differs, with the reason.
 [[nodiscard]] std::vector<std::string> verdict_of(const std::vector<compared_row>& rows);

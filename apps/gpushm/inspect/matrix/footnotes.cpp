@@ -7,8 +7,8 @@
 
 namespace gpushm::cli::matrix {
 
-std::string footnotes::mark(const cell& of) {
-  const std::string text = explanation_of(of);
+std::string footnotes::mark(const cell& cell) {
+  const std::string text = explanation_of(cell);
   if (text.empty()) {
     return {};
   }
@@ -24,31 +24,31 @@ std::string footnotes::letters(std::size_t index) {
   return index < 26 ? text : letters(index / 26 - 1) + text;
 }
 
-std::string mismatch_of(const cell& of) {
-  const inspect::prediction& predicted = *of.predicted;
+std::string mismatch_of(const cell& cell) {
+  const inspect::prediction& predicted = *cell.predicted;
   std::string text = fmt::format("predicted \"{}\" because {}. Actual result: {}",
                                  predicted.works ? "works" : predicted.failure,
                                  predicted.why,
-                                 to_string(of.state));
-  if (of.state != cell_state::works) {
-    text += fmt::format(" ({}, {}): {}", of.side, of.failure, of.text);
+                                 to_string(cell.state));
+  if (cell.state != cell_state::works) {
+    text += fmt::format(" ({}, {}): {}", cell.side, cell.failure, cell.text);
   }
   return text;
 }
 
-std::string explanation_of(const cell& of) {
-  if (!of.ran()) {
-    return of.why;
+std::string explanation_of(const cell& cell) {
+  if (!cell.ran()) {
+    return cell.why;
   }
-  if (!of.as_predicted()) {
-    return "NOT AS PREDICTED: " + mismatch_of(of);
+  if (!cell.as_predicted()) {
+    return "NOT AS PREDICTED: " + mismatch_of(cell);
   }
-  if (of.state == cell_state::works) {
-    return of.why;
+  if (cell.state == cell_state::works) {
+    return cell.why;
   }
-  std::string text = fmt::format("{}: {}", of.failure, of.why);
-  if (!of.predicted->remedy.empty()) {
-    text += ". Remedy: " + of.predicted->remedy;
+  std::string text = fmt::format("{}: {}", cell.failure, cell.why);
+  if (!cell.predicted->remedy.empty()) {
+    text += ". Remedy: " + cell.predicted->remedy;
   }
   return text;
 }

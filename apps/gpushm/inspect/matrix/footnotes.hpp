@@ -15,7 +15,7 @@ class footnotes {
  public:
   /// Returns the letters of a cell's explanation, adding it if it is new; empty if the cell has
   /// none.
-  std::string mark(const cell& of);
+  std::string mark(const cell& cell);
   /// In the order of their letters.
   [[nodiscard]] const std::vector<std::string>& texts() const noexcept { return texts_; }
   /// "a" to "z", then "aa".
@@ -26,9 +26,9 @@ class footnotes {
 };
 
 /// The text of a cell's footnote; for a failed cell, the failure, its cause and the remedy.
-[[nodiscard]] std::string explanation_of(const cell& of);
+[[nodiscard]] std::string explanation_of(const cell& cell);
 
 /// The prediction and the actual result of a cell that ran.
-[[nodiscard]] std::string mismatch_of(const cell& of);
+[[nodiscard]] std::string mismatch_of(const cell& cell);
 
 }  // namespace gpushm::cli::matrix

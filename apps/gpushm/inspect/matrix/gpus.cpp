@@ -14,14 +14,14 @@ namespace gpushm::cli::matrix {
 
 namespace {
 
-int minor_of(const inspect::driver_view& view, const inspect::cuda_gpu_view& wanted) {
+int minor_of(const inspect::driver_view& view, const inspect::cuda_gpu_view& gpu) {
   for (const inspect::nvml_gpu_view& candidate : view.nvml.gpus) {
-    if (candidate.uuid == wanted.uuid && candidate.minor >= 0) {
+    if (candidate.uuid == gpu.uuid && candidate.minor >= 0) {
       return candidate.minor;
     }
   }
   const auto text = base::read_small_file(
-      fmt::format("{}/driver/nvidia/gpus/{}/information", driver::proc_root(), wanted.pci_address));
+      fmt::format("{}/driver/nvidia/gpus/{}/information", driver::proc_root(), gpu.pci_address));
   return text ? driver::parse_gpu_information(*text).minor : -1;
 }
 
@@ -32,24 +32,24 @@ std::string gpu::text() const {
 }
 
 std::vector<gpu> gpus_of(const inspect::driver_view& view) {
-  std::vector<gpu> found;
+  std::vector<gpu> gpus;
   for (const inspect::cuda_gpu_view& each : view.cuda.gpus) {
     const int minor = minor_of(view, each);
     // A MIG instance needs more nodes than its GPU's, so it is omitted.
     if (minor >= 0 && !each.uuid.starts_with("MIG-")) {
-      found.push_back({each.uuid, each.name, each.pci_address, each.ordinal, minor});
+      gpus.push_back({each.uuid, each.name, each.pci_address, each.ordinal, minor});
     }
   }
-  return found;
+  return gpus;
 }
 
-std::vector<gpu> choose_gpus(const std::vector<gpu>& all, const std::vector<std::string>& wanted) {
+std::vector<gpu> choose_gpus(const std::vector<gpu>& gpus, const std::vector<std::string>& wanted) {
   if (wanted.empty()) {
-    return {all.begin(),
-            all.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(all.size(), 2))};
+    return {gpus.begin(),
+            gpus.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(gpus.size(), 2))};
   }
   std::vector<driver::gpu> candidates;
-  for (const gpu& each : all) {
+  for (const gpu& each : gpus) {
     driver::gpu& candidate = candidates.emplace_back();
     candidate.ordinal = each.ordinal;
     candidate.id.kind = device_kind::gpu;
@@ -69,7 +69,7 @@ std::vector<gpu> choose_gpus(const std::vector<gpu>& all, const std::vector<std:
                   "this GPU is listed twice",
                   "pass two different GPUs, or one");
     }
-    chosen.push_back(*std::find_if(all.begin(), all.end(), is_it));
+    chosen.push_back(*std::find_if(gpus.begin(), gpus.end(), is_it));
   }
   return chosen;
 }

@@ -24,7 +24,7 @@ struct gpu {
 
 /// Returns the GPUs that `wanted` names, in that order; the first two if it is empty. Throws
 /// `error`: device_not_found, invalid_argument (the same GPU twice).
-[[nodiscard]] std::vector<gpu> choose_gpus(const std::vector<gpu>& all,
+[[nodiscard]] std::vector<gpu> choose_gpus(const std::vector<gpu>& gpus,
                                            const std::vector<std::string>& wanted);
 
 }  // namespace gpushm::cli::matrix

@@ -43,8 +43,8 @@ std::uint64_t namespace_id(pid_t pid) {
   return ::stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
-int add_loaded(dl_phdr_info* info, std::size_t /*size*/, void* to) {
-  auto& mounts = *static_cast<std::vector<app::oci::bind_mount>*>(to);
+int add_loaded(dl_phdr_info* info, std::size_t /*size*/, void* target) {
+  auto& mounts = *static_cast<std::vector<app::oci::bind_mount>*>(target);
   const std::string name = info->dlpi_name == nullptr ? "" : info->dlpi_name;
   // The program itself has an empty name here, and the vDSO has no file.
   if (name.starts_with('/') && !is_in_every_container(name)) {

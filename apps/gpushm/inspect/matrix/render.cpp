@@ -21,37 +21,37 @@ std::string yes_no(bool value) {
   return value ? "yes" : "no";
 }
 
-std::string count_text(std::size_t count, const std::string& one) {
-  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+std::string count_text(std::size_t count, const std::string& singular) {
+  return fmt::format("{} {}{}", count, singular, count == 1 ? "" : "s");
 }
 
-std::string machine_line(const matrix_result& all) {
+std::string machine_line(const matrix_result& matrix) {
   return fmt::format("{}{}, {}, Linux {}, {}",
-                     all.gpus.empty() ? "no GPU" : count_text(all.gpus.size(), "GPU"),
-                     all.driver.empty() ? "" : ", driver " + all.driver,
-                     all.runtime,
-                     all.kernel,
-                     all.date);
+                     matrix.gpus.empty() ? "no GPU" : count_text(matrix.gpus.size(), "GPU"),
+                     matrix.driver.empty() ? "" : ", driver " + matrix.driver,
+                     matrix.runtime,
+                     matrix.kernel,
+                     matrix.date);
 }
 
 /// "!" marks a result that was not predicted.
-std::string cell_text(const cell& of, footnotes& notes) {
-  const std::string letters = notes.mark(of);
-  std::string text = of.ran() && !of.as_predicted() ? "!" : "";
-  text += of.state == cell_state::not_applicable ? "n/a" : to_string(of.state);
+std::string cell_text(const cell& cell, footnotes& notes) {
+  const std::string letters = notes.mark(cell);
+  std::string text = cell.ran() && !cell.as_predicted() ? "!" : "";
+  text += cell.state == cell_state::not_applicable ? "n/a" : to_string(cell.state);
   return letters.empty() ? text : text + " " + letters;
 }
 
 /// A cell without the letters of its explanation.
-std::string short_text(const cell& of) {
-  return (of.ran() && !of.as_predicted() ? "!" : "") + std::string(to_string(of.state));
+std::string short_text(const cell& cell) {
+  return (cell.ran() && !cell.as_predicted() ? "!" : "") + std::string(to_string(cell.state));
 }
 
-std::string open_times(const matrix_result& all) {
+std::string open_times(const matrix_result& matrix) {
   std::string text;
-  for (const inspect::way how : all.ways) {
+  for (const inspect::way how : matrix.ways) {
     std::vector<std::chrono::nanoseconds> times;
-    for (const row_result& row : all.rows) {
+    for (const row_result& row : matrix.rows) {
       for (const cell& each : row.cells) {
         if (each.how == how && each.state == cell_state::works) {
           times.push_back(each.open_time);
@@ -68,28 +68,28 @@ std::string open_times(const matrix_result& all) {
   return text.empty() ? text : fmt::format("Time of an open alone, median: {}.", text);
 }
 
-std::string costs_title(const matrix_result& all) {
+std::string costs_title(const matrix_result& matrix) {
   return fmt::format(
       "Time of the open alone, and bandwidth of copies of {} out of the importer's mapping by its "
       "GPU.",
-      base::size_text(all.measured_bytes));
+      base::size_text(matrix.measured_bytes));
 }
 
 /// "1.90 ms, 397 GB/s"; "-" for a cell that did not work.
-std::string cost_text(const cell& of) {
-  if (of.state != cell_state::works) {
+std::string cost_text(const cell& cell) {
+  if (cell.state != cell_state::works) {
     return "-";
   }
-  return app::duration_text(of.open_time) +
-         (of.bytes_per_second ? fmt::format(", {:.3g} GB/s", *of.bytes_per_second / 1e9) : "");
+  return app::duration_text(cell.open_time) +
+         (cell.bytes_per_second ? fmt::format(", {:.3g} GB/s", *cell.bytes_per_second / 1e9) : "");
 }
 
 /// The rows with a cell that works.
-std::vector<const row_result*> working_rows(const matrix_result& all) {
+std::vector<const row_result*> working_rows(const matrix_result& matrix) {
   std::vector<const row_result*> rows;
-  for (const row_result& each : all.rows) {
-    if (std::any_of(each.cells.begin(), each.cells.end(), [](const cell& one) {
-          return one.state == cell_state::works;
+  for (const row_result& each : matrix.rows) {
+    if (std::any_of(each.cells.begin(), each.cells.end(), [](const cell& cell) {
+          return cell.state == cell_state::works;
         })) {
       rows.push_back(&each);
     }
@@ -99,17 +99,17 @@ std::vector<const row_result*> working_rows(const matrix_result& all) {
 
 /// Tables of text have the ways of one kind, so that they fit into a terminal: those that need
 /// libgpushm-ipc.so, or the others.
-bool has_kind(const matrix_result& all, bool needs_ipc) {
-  return std::any_of(all.ways.begin(), all.ways.end(), [&](inspect::way how) {
-    return inspect::needs_ipc_library(how) == needs_ipc;
+bool has_kind(const matrix_result& matrix, bool needs_ipc) {
+  return std::any_of(matrix.ways.begin(), matrix.ways.end(), [&](inspect::way sharing_way) {
+    return inspect::needs_ipc_library(sharing_way) == needs_ipc;
   });
 }
 
 void add_columns(std::vector<base::table::column>& columns,
-                 const matrix_result& all,
+                 const matrix_result& matrix,
                  bool needs_ipc,
                  bool with_raw) {
-  for (const inspect::way how : all.ways) {
+  for (const inspect::way how : matrix.ways) {
     if (inspect::needs_ipc_library(how) == needs_ipc &&
         (with_raw || how != inspect::way::raw_legacy)) {
       columns.push_back({std::string(to_string(how))});
@@ -117,12 +117,12 @@ void add_columns(std::vector<base::table::column>& columns,
   }
 }
 
-std::string text_table(const matrix_result& all, bool needs_ipc, footnotes& notes) {
+std::string text_table(const matrix_result& matrix, bool needs_ipc, footnotes& notes) {
   std::vector<base::table::column> columns{
       {"#", base::table::align::right}, {"IPC"}, {"PID"}, {"share"}, {"priv"}, {"GPUs"}, {"PIDs"}};
-  add_columns(columns, all, needs_ipc, true);
+  add_columns(columns, matrix, needs_ipc, true);
   base::table table(columns);
-  for (const row_result& each : all.rows) {
+  for (const row_result& each : matrix.rows) {
     const row& setting = each.setting;
     cells line{std::to_string(setting.number),
                yes_no(setting.host_ipc),
@@ -142,21 +142,21 @@ std::string text_table(const matrix_result& all, bool needs_ipc, footnotes& note
 }
 
 /// The raw column, shortened to fit next to the published result.
-std::string raw_text(const compared_row& each) {
-  if (each.raw == nullptr) {
+std::string raw_text(const compared_row& row) {
+  if (row.raw == nullptr) {
     return "omitted";
   }
-  if (each.here.empty()) {
-    return short_text(*each.raw);
+  if (row.here.empty()) {
+    return short_text(*row.raw);
   }
-  return each.differs() ? "differs" : "the same";
+  return row.differs() ? "differs" : "the same";
 }
 
-std::string text_costs(const matrix_result& all, bool needs_ipc) {
+std::string text_costs(const matrix_result& matrix, bool needs_ipc) {
   std::vector<base::table::column> columns{{"#", base::table::align::right}};
-  add_columns(columns, all, needs_ipc, true);
+  add_columns(columns, matrix, needs_ipc, true);
   base::table table(columns);
-  for (const row_result* each : working_rows(all)) {
+  for (const row_result* each : working_rows(matrix)) {
     cells line{std::to_string(each->setting.number)};
     for (const cell& one : each->cells) {
       if (inspect::needs_ipc_library(one.how) == needs_ipc) {
@@ -169,14 +169,14 @@ std::string text_costs(const matrix_result& all, bool needs_ipc) {
 }
 
 std::string comparison_table(const std::vector<compared_row>& rows,
-                             const matrix_result& all,
+                             const matrix_result& matrix,
                              bool needs_ipc) {
   std::vector<base::table::column> columns{
       {"row", base::table::align::right}, {"IPC"}, {"PID"}, {"share"}, {"priv"}, {"published"}};
   if (!needs_ipc) {
     columns.push_back({"here"});
   }
-  add_columns(columns, all, needs_ipc, false);
+  add_columns(columns, matrix, needs_ipc, false);
   base::table table(columns);
   for (const compared_row& each : rows) {
     const row& setting = each.measured->setting;
@@ -199,12 +199,12 @@ std::string comparison_table(const std::vector<compared_row>& rows,
   return table.text();
 }
 
-std::string text_comparison(const published_table& published, const matrix_result& all) {
-  const auto rows = compare(published, all);
+std::string text_comparison(const published_table& published, const matrix_result& matrix) {
+  const auto rows = compare(published, matrix);
   std::string text = fmt::format("{}: {}\n", published.id, published.title);
   for (const bool needs_ipc : {false, true}) {
-    if (has_kind(all, needs_ipc)) {
-      text += "\n" + comparison_table(rows, all, needs_ipc);
+    if (has_kind(matrix, needs_ipc)) {
+      text += "\n" + comparison_table(rows, matrix, needs_ipc);
     }
   }
   for (const std::string& line : verdict_of(rows)) {
@@ -236,20 +236,20 @@ cells setting_cells(const row& setting) {
           yes_no(setting.privileged)};
 }
 
-void append(cells& to, const cells& more) {
-  to.insert(to.end(), more.begin(), more.end());
+void append(cells& target, const cells& more) {
+  target.insert(target.end(), more.begin(), more.end());
 }
 
-std::string markdown_costs(const matrix_result& all) {
-  std::string text = "\n## Open time and bandwidth\n\n" + costs_title(all) + "\n\n";
+std::string markdown_costs(const matrix_result& matrix) {
+  std::string text = "\n## Open time and bandwidth\n\n" + costs_title(matrix) + "\n\n";
   cells titles{"row"};
   append(titles, setting_titles());
   append(titles, {"GPUs", "PIDs"});
-  for (const inspect::way how : all.ways) {
+  for (const inspect::way how : matrix.ways) {
     titles.emplace_back(to_string(how));
   }
   text += markdown_head(titles);
-  for (const row_result* each : working_rows(all)) {
+  for (const row_result* each : working_rows(matrix)) {
     cells line{std::to_string(each->setting.number)};
     append(line, setting_cells(each->setting));
     line.emplace_back(to_string(each->setting.gpus));
@@ -262,13 +262,13 @@ std::string markdown_costs(const matrix_result& all) {
   return text;
 }
 
-std::string markdown_comparison(const published_table& published, const matrix_result& all) {
-  const auto rows = compare(published, all);
+std::string markdown_comparison(const published_table& published, const matrix_result& matrix) {
+  const auto rows = compare(published, matrix);
   std::string text = fmt::format("### {}: {}\n\n", published.id, published.title);
   cells titles{"row"};
   append(titles, setting_titles());
   append(titles, {"published", "raw handle here"});
-  for (const inspect::way how : all.ways) {
+  for (const inspect::way how : matrix.ways) {
     if (how != inspect::way::raw_legacy) {
       titles.emplace_back(to_string(how));
     }
@@ -298,9 +298,9 @@ std::string markdown_comparison(const published_table& published, const matrix_r
 
 }  // namespace
 
-std::vector<std::string> disagreements(const matrix_result& all) {
+std::vector<std::string> disagreements(const matrix_result& matrix) {
   std::vector<std::string> lines;
-  for (const row_result& row : all.rows) {
+  for (const row_result& row : matrix.rows) {
     for (const cell& each : row.cells) {
       if (each.ran() && !each.as_predicted()) {
         lines.push_back(fmt::format(
@@ -311,22 +311,22 @@ std::vector<std::string> disagreements(const matrix_result& all) {
   return lines;
 }
 
-std::string summary_of(const matrix_result& all) {
-  const totals sum = count(all);
+std::string summary_of(const matrix_result& matrix) {
+  const totals sum = count(matrix);
   return fmt::format("{} ran, {} as predicted, {} not run, {} not applicable, {:.1f} s",
                      count_text(static_cast<std::size_t>(sum.ran), "cell"),
                      sum.as_predicted,
                      sum.not_run,
                      sum.not_applicable,
-                     std::chrono::duration<double>(all.time).count());
+                     std::chrono::duration<double>(matrix.time).count());
 }
 
-std::string text_of(const matrix_result& all) {
-  std::string text = base::wrapped({}, machine_line(all), 2);
-  for (const std::string& each : all.gpus) {
+std::string text_of(const matrix_result& matrix) {
+  std::string text = base::wrapped({}, machine_line(matrix), 2);
+  for (const std::string& each : matrix.gpus) {
     text += base::wrapped("  ", each, 4);
   }
-  text += all.remark.empty() ? "" : base::wrapped("  ", all.remark, 4);
+  text += matrix.remark.empty() ? "" : base::wrapped("  ", matrix.remark, 4);
   text += "\n";
   text += base::wrapped(
       "Each row is one pair of containers; each column is one way of sharing memory between them, "
@@ -336,8 +336,8 @@ std::string text_of(const matrix_result& all) {
       0);
   footnotes notes;
   for (const bool needs_ipc : {false, true}) {
-    if (has_kind(all, needs_ipc)) {
-      text += "\n" + text_table(all, needs_ipc, notes);
+    if (has_kind(matrix, needs_ipc)) {
+      text += "\n" + text_table(matrix, needs_ipc, notes);
     }
   }
   text += "\n";
@@ -348,43 +348,43 @@ std::string text_of(const matrix_result& all) {
   }
   text += "\nComparison with the published tables (\"here\": raw handles, as published)\n";
   for (const published_table& table : published_tables()) {
-    text += "\n" + text_comparison(table, all);
+    text += "\n" + text_comparison(table, matrix);
   }
   text += "\n";
-  if (const std::string times = open_times(all); !times.empty()) {
+  if (const std::string times = open_times(matrix); !times.empty()) {
     text += base::wrapped({}, times, 2);
   }
-  if (all.measured_bytes > 0) {
-    text += "\n" + base::wrapped({}, costs_title(all), 0);
+  if (matrix.measured_bytes > 0) {
+    text += "\n" + base::wrapped({}, costs_title(matrix), 0);
     for (const bool needs_ipc : {false, true}) {
-      if (has_kind(all, needs_ipc)) {
-        text += "\n" + text_costs(all, needs_ipc);
+      if (has_kind(matrix, needs_ipc)) {
+        text += "\n" + text_costs(matrix, needs_ipc);
       }
     }
     text += "\n";
   }
-  for (const std::string& line : disagreements(all)) {
+  for (const std::string& line : disagreements(matrix)) {
     text += base::wrapped("NOT AS PREDICTED: ", line, 2);
   }
-  if (!all.stopped.empty()) {
-    text += "Not everything was run: " + all.stopped + ".\n";
+  if (!matrix.stopped.empty()) {
+    text += "Not everything was run: " + matrix.stopped + ".\n";
   }
-  return text + summary_of(all) + "\n";
+  return text + summary_of(matrix) + "\n";
 }
 
-std::string markdown_of(const matrix_result& all) {
+std::string markdown_of(const matrix_result& matrix) {
   std::string text = "# Which processes can share GPU memory\n\n";
-  text += "Generated by `gpushm matrix --markdown`: " + machine_line(all) + ".\n\n";
-  for (const std::string& each : all.gpus) {
+  text += "Generated by `gpushm matrix --markdown`: " + machine_line(matrix) + ".\n\n";
+  for (const std::string& each : matrix.gpus) {
     text += "- " + each + "\n";
   }
-  text += all.remark.empty() ? "" : "- " + all.remark + "\n";
-  text += all.gpus.empty() ? "" : "\n";
-  text += "**" + summary_of(all) + ".**\n";
-  if (!all.stopped.empty()) {
-    text += "\nNot everything was run: " + all.stopped + ".\n";
+  text += matrix.remark.empty() ? "" : "- " + matrix.remark + "\n";
+  text += matrix.gpus.empty() ? "" : "\n";
+  text += "**" + summary_of(matrix) + ".**\n";
+  if (!matrix.stopped.empty()) {
+    text += "\nNot everything was run: " + matrix.stopped + ".\n";
   }
-  for (const std::string& line : disagreements(all)) {
+  for (const std::string& line : disagreements(matrix)) {
     text += "\n**Not as predicted:** " + line + "\n";
   }
   text +=
@@ -418,18 +418,18 @@ std::string markdown_of(const matrix_result& all) {
       "  explanations at the end.\n\n"
       "## Comparison with the published tables\n\n";
   for (const published_table& table : published_tables()) {
-    text += markdown_comparison(table, all);
+    text += markdown_comparison(table, matrix);
   }
   text += "## All settings\n\n";
   footnotes notes;
   cells titles{"row"};
   append(titles, setting_titles());
   append(titles, {"GPUs", "PIDs"});
-  for (const inspect::way how : all.ways) {
+  for (const inspect::way how : matrix.ways) {
     titles.emplace_back(to_string(how));
   }
   text += markdown_head(titles);
-  for (const row_result& each : all.rows) {
+  for (const row_result& each : matrix.rows) {
     cells line{std::to_string(each.setting.number)};
     append(line, setting_cells(each.setting));
     line.emplace_back(to_string(each.setting.gpus));
@@ -443,10 +443,10 @@ std::string markdown_of(const matrix_result& all) {
   for (std::size_t i = 0; i < notes.texts().size(); ++i) {
     text += "- **" + footnotes::letters(i) + "**: " + notes.texts()[i] + ".\n";
   }
-  if (const std::string times = open_times(all); !times.empty()) {
+  if (const std::string times = open_times(matrix); !times.empty()) {
     text += "\n" + times + "\n";
   }
-  return all.measured_bytes == 0 ? text : text + markdown_costs(all);
+  return matrix.measured_bytes == 0 ? text : text + markdown_costs(matrix);
 }
 
 }  // namespace gpushm::cli::matrix

@@ -18,33 +18,33 @@ json or_null(const std::string& text) {
   return text.empty() ? json(nullptr) : json(text);
 }
 
-json cell_json(const cell& of) {
-  json document{{"result", to_string(of.state)},
-                {"side", or_null(of.side)},
-                {"failure", or_null(of.failure)},
-                {"text", or_null(of.text)},
-                {"why", or_null(of.why)},
+json cell_json(const cell& cell) {
+  json document{{"result", to_string(cell.state)},
+                {"side", or_null(cell.side)},
+                {"failure", or_null(cell.failure)},
+                {"text", or_null(cell.text)},
+                {"why", or_null(cell.why)},
                 {"open_seconds", nullptr},
                 {"bytes_per_second", nullptr},
                 {"exporter_pid", nullptr},
                 {"importer_pid", nullptr},
                 {"as_predicted", nullptr},
                 {"predicted", nullptr}};
-  if (of.state == cell_state::works) {
-    document["open_seconds"] = seconds(of.open_time);
-    if (of.bytes_per_second) {
-      document["bytes_per_second"] = *of.bytes_per_second;
+  if (cell.state == cell_state::works) {
+    document["open_seconds"] = seconds(cell.open_time);
+    if (cell.bytes_per_second) {
+      document["bytes_per_second"] = *cell.bytes_per_second;
     }
   }
-  if (of.exporter_pid > 0) {
-    document["exporter_pid"] = of.exporter_pid;
+  if (cell.exporter_pid > 0) {
+    document["exporter_pid"] = cell.exporter_pid;
   }
-  if (of.importer_pid > 0) {
-    document["importer_pid"] = of.importer_pid;
+  if (cell.importer_pid > 0) {
+    document["importer_pid"] = cell.importer_pid;
   }
-  if (of.ran()) {
-    const inspect::prediction& predicted = *of.predicted;
-    document["as_predicted"] = of.as_predicted();
+  if (cell.ran()) {
+    const inspect::prediction& predicted = *cell.predicted;
+    document["as_predicted"] = cell.as_predicted();
     document["predicted"] = {{"result",
                               predicted.works     ? "works"
                               : predicted.crashes ? "crashes"
@@ -57,9 +57,9 @@ json cell_json(const cell& of) {
   return document;
 }
 
-json rows_json(const matrix_result& all) {
+json rows_json(const matrix_result& matrix) {
   json rows = json::array();
-  for (const row_result& each : all.rows) {
+  for (const row_result& each : matrix.rows) {
     json row{{"number", each.setting.number},
              {"hostIPC", each.setting.host_ipc},
              {"hostPID", each.setting.host_pid},
@@ -77,11 +77,11 @@ json rows_json(const matrix_result& all) {
   return rows;
 }
 
-json published_json(const matrix_result& all) {
+json published_json(const matrix_result& matrix) {
   json tables = json::array();
   for (const published_table& table : published_tables()) {
     json rows = json::array();
-    for (const compared_row& each : compare(table, all)) {
+    for (const compared_row& each : compare(table, matrix)) {
       rows.push_back({{"row", each.measured->setting.number},
                       {"published", each.published},
                       {"here", or_null(each.here)},
@@ -97,29 +97,30 @@ json published_json(const matrix_result& all) {
 
 }  // namespace
 
-json json_of(const matrix_result& all) {
-  const totals sum = count(all);
+json json_of(const matrix_result& matrix) {
+  const totals sum = count(matrix);
   json ways = json::array();
-  for (const inspect::way how : all.ways) {
+  for (const inspect::way how : matrix.ways) {
     ways.push_back(to_string(how));
   }
-  return {{"gpus", all.gpus},
-          {"driver", or_null(all.driver)},
-          {"runtime", all.runtime},
-          {"kernel", all.kernel},
-          {"date", all.date},
-          {"remark", or_null(all.remark)},
-          {"backends", std::move(ways)},
-          {"measured_bytes", all.measured_bytes == 0 ? json(nullptr) : json(all.measured_bytes)},
-          {"stopped", or_null(all.stopped)},
-          {"summary",
-           {{"ran", sum.ran},
-            {"as_predicted", sum.as_predicted},
-            {"not_run", sum.not_run},
-            {"not_applicable", sum.not_applicable},
-            {"seconds", seconds(all.time)}}},
-          {"rows", rows_json(all)},
-          {"published", published_json(all)}};
+  return {
+      {"gpus", matrix.gpus},
+      {"driver", or_null(matrix.driver)},
+      {"runtime", matrix.runtime},
+      {"kernel", matrix.kernel},
+      {"date", matrix.date},
+      {"remark", or_null(matrix.remark)},
+      {"backends", std::move(ways)},
+      {"measured_bytes", matrix.measured_bytes == 0 ? json(nullptr) : json(matrix.measured_bytes)},
+      {"stopped", or_null(matrix.stopped)},
+      {"summary",
+       {{"ran", sum.ran},
+        {"as_predicted", sum.as_predicted},
+        {"not_run", sum.not_run},
+        {"not_applicable", sum.not_applicable},
+        {"seconds", seconds(matrix.time)}}},
+      {"rows", rows_json(matrix)},
+      {"published", published_json(matrix)}};
 }
 
 }  // namespace gpushm::cli::matrix

@@ -59,9 +59,9 @@ bool cell::as_predicted() const {
          (state == cell_state::works || failure == predicted->failure);
 }
 
-totals count(const matrix_result& all) {
+totals count(const matrix_result& matrix) {
   totals sum;
-  for (const row_result& row : all.rows) {
+  for (const row_result& row : matrix.rows) {
     for (const cell& each : row.cells) {
       sum.ran += each.ran() ? 1 : 0;
       sum.as_predicted += each.as_predicted() ? 1 : 0;
@@ -85,9 +85,12 @@ std::vector<cell> unused_cells(const std::vector<inspect::way>& ways,
   return cells;
 }
 
-cell judge(const row& setting, inspect::way how, const sides& both, const trial_outcome& outcome) {
+cell judge(const row& setting,
+           inspect::way sharing_way,
+           const sides& both,
+           const trial_outcome& outcome) {
   cell result;
-  result.how = how;
+  result.how = sharing_way;
   result.side = outcome.side;
   result.failure = outcome.failure;
   result.text = outcome.text;
@@ -113,7 +116,7 @@ cell judge(const row& setting, inspect::way how, const sides& both, const trial_
   inspect::party importer = both.importer;
   exporter.pid = outcome.exporter_pid;
   importer.pid = outcome.importer_pid;
-  result.predicted = inspect::predict(how, exporter, importer, both.gpu);
+  result.predicted = inspect::predict(sharing_way, exporter, importer, both.gpu);
   result.why = result.predicted->why;
   return result;
 }

@@ -68,7 +68,7 @@ struct totals {
   int not_run = 0;
   int not_applicable = 0;
 };
-[[nodiscard]] totals count(const matrix_result& all);
+[[nodiscard]] totals count(const matrix_result& matrix);
 
 /// The cells of a row in which nothing was run.
 [[nodiscard]] std::vector<cell> unused_cells(const std::vector<inspect::way>& ways,
@@ -85,7 +85,7 @@ struct sides {
 /// Converts an outcome into a cell: compares it with the prediction for the actual PIDs, unless
 /// they do not match the row.
 [[nodiscard]] cell judge(const row& setting,
-                         inspect::way how,
+                         inspect::way sharing_way,
                          const sides& both,
                          const trial_outcome& outcome);
 

@@ -22,24 +22,24 @@ constexpr int max_attempts = 10;
 
 }  // namespace
 
-std::string why_not_run(const row& setting, inspect::way how, std::size_t gpus) {
+std::string why_not_run(const row& setting, inspect::way sharing_way, std::size_t gpus) {
   if (gpus == 0) {
-    return how == inspect::way::host ? "" : "no GPU";
+    return sharing_way == inspect::way::host ? "" : "no GPU";
   }
   return gpus == 1 && setting.gpus == gpu_choice::one_each ? "needs two GPUs" : "";
 }
 
-void runner::run(matrix_result& all) const {
+void runner::run(matrix_result& matrix) const {
   const auto start = clock::now();
   for (const row& setting : all_rows()) {
     const auto begin = clock::now();
-    row_result& result = all.rows.emplace_back();
+    row_result& result = matrix.rows.emplace_back();
     result.setting = setting;
-    result.cells = run_row(setting, all.ways);
+    result.cells = run_row(setting, matrix.ways);
     result.time = clock::now() - begin;
   }
-  all.stopped = why_stopped();
-  all.time = clock::now() - start;
+  matrix.stopped = why_stopped();
+  matrix.time = clock::now() - start;
 }
 
 std::vector<cell> runner::run_row(const row& setting, const std::vector<inspect::way>& ways) const {
@@ -112,12 +112,14 @@ bool runner::run_cells(const row& setting, std::vector<cell>& cells) const {
   return true;
 }
 
-cell runner::run_cell(const row& setting, inspect::way how, container_pair& containers) const {
+cell runner::run_cell(const row& setting,
+                      inspect::way sharing_way,
+                      container_pair& containers) const {
   const assignment chosen = assign(setting, environment_);
   trial_setup setup;
-  setup.how = how;
+  setup.how = sharing_way;
   setup.socket = fmt::format("{}/socket", domain_inside);
-  if (how != inspect::way::host) {
+  if (sharing_way != inspect::way::host) {
     setup.exporter_device = chosen.exporter_device;
     setup.importer_device = chosen.importer_device;
     if (environment_.measure) {
@@ -127,7 +129,7 @@ cell runner::run_cell(const row& setting, inspect::way how, container_pair& cont
   }
   const auto until = std::min(until_, clock::now() + max_cell_time);
   const auto outcome = run_trial(containers.exporter(), containers.importer(), setup, until);
-  return judge(setting, how, containers.both(), outcome);
+  return judge(setting, sharing_way, containers.both(), outcome);
 }
 
 std::string runner::why_stopped() const {

@@ -11,7 +11,9 @@ namespace gpushm::cli::matrix {
 inline constexpr std::uint64_t measured_bytes = 256UL << 20U;
 
 /// Why one way in one row cannot be run with this number of GPUs; empty if it can. Pure.
-[[nodiscard]] std::string why_not_run(const row& setting, inspect::way how, std::size_t gpus);
+[[nodiscard]] std::string why_not_run(const row& setting,
+                                      inspect::way sharing_way,
+                                      std::size_t gpus);
 
 /// Runs all rows sequentially, until `until` or a signal; cells that did not run contain the
 /// reason. Errors in a row do not throw.
@@ -20,8 +22,8 @@ class runner {
   runner(const run_environment& environment, const app::stop_signal& stop, base::deadline until)
       : environment_(environment), stop_(stop), until_(until) {}
 
-  /// Fills `rows`, `stopped` and `time`. `all.ways`: the columns to run.
-  void run(matrix_result& all) const;
+  /// Fills `rows`, `stopped` and `time`. `matrix.ways`: the columns to run.
+  void run(matrix_result& matrix) const;
 
  private:
   [[nodiscard]] std::vector<cell> run_row(const row& setting,
@@ -30,7 +32,7 @@ class runner {
   /// if it stopped because of wrong PIDs; another pair may get the right ones.
   [[nodiscard]] bool run_cells(const row& setting, std::vector<cell>& cells) const;
   [[nodiscard]] cell run_cell(const row& setting,
-                              inspect::way how,
+                              inspect::way sharing_way,
                               container_pair& containers) const;
   [[nodiscard]] std::string why_stopped() const;
 

@@ -46,7 +46,10 @@ class line_buffer {
 /// Runs a worker's child: reads orders from `orders` and writes events to `answers` until the order
 /// "end". Uses CUDA, which may crash. If `refusal` is not empty, every order fails with that text.
 /// Does not throw.
-void run_side(inspect::way how, int orders, int answers, std::string_view refusal = {}) noexcept;
+void run_side(inspect::way sharing_way,
+              int orders,
+              int answers,
+              std::string_view refusal = {}) noexcept;
 
 /// The descriptor for the events of a child that executes `gpushm trial-side`.
 inline constexpr int answers_number = 3;

@@ -46,8 +46,8 @@ json gpushm_failure(const error& failure) {
 /// One side of one way. Thread-safety: distinct objects: safe; shared objects: unsafe.
 class side {
  public:
-  side(way how, int orders, int answers, std::string_view refusal)
-      : how_(how), orders_(orders), answers_(answers), refusal_(refusal) {}
+  side(way sharing_way, int orders, int answers, std::string_view refusal)
+      : how_(sharing_way), orders_(orders), answers_(answers), refusal_(refusal) {}
 
   void run() {
     for (json order = next(); order.value("order", "end") != "end"; order = next()) {
@@ -87,8 +87,8 @@ class side {
   }
 
   [[nodiscard]] json execute(const json& order) {
-    const std::string what = order.at("order").get<std::string>();
-    if (what == "check") {
+    const std::string command = order.at("order").get<std::string>();
+    if (command == "check") {
       return compare(order.at("seed").get<std::uint64_t>(), "checked");
     }
     memory_request request;
@@ -98,7 +98,7 @@ class side {
     request.name = order.at("name").get<std::string>();
     size_bytes_ = request.size_bytes = order.at("size_bytes").get<std::uint64_t>();
     const auto seed = order.at("seed").get<std::uint64_t>();
-    if (what == "export") {
+    if (command == "export") {
       memory_ = export_memory_for(request);
       fill(seed);
       return json{{"event", "exported"},
@@ -130,8 +130,8 @@ class side {
   [[nodiscard]] json compare(std::uint64_t seed, std::string_view event) const {
     std::vector<std::byte> bytes(size_bytes_);
     memory_->read(bytes);
-    const check_result found = check_pattern(seed, 0, bytes);
-    if (found.wrong_bytes == 0) {
+    const check_result result = check_pattern(seed, 0, bytes);
+    if (result.wrong_bytes == 0) {
       return json{{"event", event}};
     }
     return json{
@@ -139,9 +139,9 @@ class side {
         {"failure", "wrong data"},
         {"text",
          fmt::format("{} of {} bytes are not what the other side wrote, the first at offset {}",
-                     found.wrong_bytes,
-                     found.checked_bytes,
-                     found.first_wrong_offset)}};
+                     result.wrong_bytes,
+                     result.checked_bytes,
+                     result.first_wrong_offset)}};
   }
 
   way how_;
@@ -189,9 +189,9 @@ bool line_buffer::take(std::string& line) {
   return true;
 }
 
-void run_side(way how, int orders, int answers, std::string_view refusal) noexcept {
+void run_side(way sharing_way, int orders, int answers, std::string_view refusal) noexcept {
   try {
-    side(how, orders, answers, refusal).run();
+    side(sharing_way, orders, answers, refusal).run();
   } catch (const std::exception& failure) {
     // The worker reports this child's exit status.
     static_cast<void>(send_line(STDERR_FILENO, failure.what()));

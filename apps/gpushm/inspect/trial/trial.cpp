@@ -41,8 +41,11 @@ struct trial_end {
 /// safe; shared objects: unsafe.
 class trial_side {
  public:
-  trial_side(std::string name, base::child_process& program, inspect::way how, deadline until)
-      : name_(std::move(name)), program_(program), how_(how), until_(until) {}
+  trial_side(std::string name,
+             base::child_process& program,
+             inspect::way sharing_way,
+             deadline until)
+      : name_(std::move(name)), program_(program), how_(sharing_way), until_(until) {}
 
   /// Returns the PID of its child in that process's PID namespace.
   std::int32_t hello() {
@@ -60,18 +63,18 @@ class trial_side {
   }
 
   /// Sends an order and waits for `expected`. Throws trial_end for any other result.
-  json ask(const std::string& what, const std::string& expected, json details = json::object()) {
-    order(what, std::move(details));
+  json ask(const std::string& command, const std::string& expected, json details = json::object()) {
+    order(command, std::move(details));
     json event;
     try {
-      event = next(what, until_);
+      event = next(command, until_);
     } catch (const error& failure) {
       if (failure.code() != errc::timed_out) {
         throw;
       }
       hung_ = true;
       const std::string text =
-          fmt::format("no reply to \"{}\" in time: its process was killed", what);
+          fmt::format("no reply to \"{}\" in time: its process was killed", command);
       throw trial_end{trial_result::fails, name_, std::string(to_string(errc::timed_out)), text};
     }
     const std::string got = event.value("event", "");
@@ -81,7 +84,7 @@ class trial_side {
       throw trial_end{trial_result::crashes,
                       name_,
                       status,
-                      fmt::format("the {} was {} in \"{}\"", name_, status, what)};
+                      fmt::format("the {} was {} in \"{}\"", name_, status, command)};
     }
     if (got == "failed") {
       throw trial_end{
@@ -130,9 +133,9 @@ class trial_side {
   }
 
  private:
-  void order(const std::string& what, json details = json::object()) {
+  void order(const std::string& command, json details = json::object()) {
     details["way"] = to_string(how_);
-    details["order"] = what;
+    details["order"] = command;
     try {
       program_.write_line(details.dump());
     } catch (const error& failure) {
@@ -144,13 +147,13 @@ class trial_side {
       while (const auto line = program_.read_line(soon)) {
         check_started(json::parse(*line, nullptr, false));
       }
-      throw_exited(what);
+      throw_exited(command);
     }
   }
 
   /// Returns the next event of this way. Throws `error`: timed_out, peer_died, and the error that
   /// prevented the worker from starting, such as permission_denied.
-  json next(const std::string& what, deadline until) {
+  json next(const std::string& command, deadline until) {
     while (const auto line = program_.read_line(until)) {
       json event = json::parse(*line, nullptr, false);
       if (!event.is_object()) {
@@ -162,11 +165,11 @@ class trial_side {
         return event;
       }
     }
-    throw_exited(what);
+    throw_exited(command);
   }
-  json ended(const std::string& what, deadline until) {
+  json ended(const std::string& command, deadline until) {
     for (;;) {
-      json event = next(what, until);
+      json event = next(command, until);
       if (event.value("event", "") == "ended") {
         return event;
       }
@@ -184,14 +187,14 @@ class trial_side {
     const bool denied = event["error"].value("code", "") == to_string(errc::permission_denied);
     throw error(denied ? errc::permission_denied : errc::system_error, "start trial", name_, text);
   }
-  [[noreturn]] void throw_exited(const std::string& what) {
+  [[noreturn]] void throw_exited(const std::string& command) {
     const auto status = program_.wait(base::deadline_in(kill_grace));
     throw error(errc::peer_died,
                 "try sharing",
                 name_,
                 fmt::format("its program ended ({}) before replying to \"{}\"",
                             status ? base::status_text(*status) : "no status",
-                            what));
+                            command));
   }
   [[noreturn]] void throw_protocol(const std::string& message) const {
     throw error(errc::protocol_error, "try sharing", name_, "unexpected message: " + message);

@@ -11,29 +11,29 @@ namespace {
 
 using value = nlohmann::ordered_json;
 
-void put(value& to, const char* name, const std::string& text) {
+void put(value& value, const char* name, const std::string& text) {
   if (!text.empty()) {
-    to[name] = text;
+    value[name] = text;
   }
 }
 
 template <typename Number>
-void put(value& to, const char* name, const std::optional<Number>& number) {
+void put(value& value, const char* name, const std::optional<Number>& number) {
   if (number) {
-    to[name] = *number;
+    value[name] = *number;
   }
 }
 
 template <typename Element>
-void put(value& to, const char* name, const std::vector<Element>& list) {
+void put(value& value, const char* name, const std::vector<Element>& list) {
   if (!list.empty()) {
-    to[name] = list;
+    value[name] = list;
   }
 }
 
-void put_flag(value& to, const char* name, bool flag) {
+void put_flag(value& value, const char* name, bool flag) {
   if (flag) {
-    to[name] = true;
+    value[name] = true;
   }
 }
 
@@ -95,9 +95,9 @@ value to_value(const intel_rdt& rdt) {
 }
 
 template <typename Part>
-void put_parts(value& to, const char* name, const std::vector<Part>& parts) {
+void put_parts(value& value, const char* name, const std::vector<Part>& parts) {
   for (const Part& each : parts) {
-    to[name].push_back(to_value(each));
+    value[name].push_back(to_value(each));
   }
 }
 
@@ -115,9 +115,9 @@ value to_value(const edits& changes) {
   return out;
 }
 
-void put_notes(value& to, const annotations& notes) {
+void put_notes(value& value, const annotations& notes) {
   for (const auto& [key, text] : notes) {
-    to["annotations"][key] = text;
+    value["annotations"][key] = text;
   }
 }
 

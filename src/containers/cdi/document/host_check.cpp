@@ -71,7 +71,7 @@ class host_check {
   static unsigned major_of(const struct stat& status) { return ::major(status.st_rdev); }
   static unsigned minor_of(const struct stat& status) { return ::minor(status.st_rdev); }
 
-  std::optional<struct stat> status_of(const std::string& path, const char* what) {
+  std::optional<struct stat> status_of(const std::string& path, const char* subject) {
     struct stat status {};
     if (::stat(path.c_str(), &status) == 0) {
       return status;
@@ -79,7 +79,7 @@ class host_check {
     report(path,
            "not-on-host",
            fmt::format("{} {} cannot be accessed on this machine: {}",
-                       what,
+                       subject,
                        base::in_quotes(path),
                        base::errno_text(errno)));
     return std::nullopt;

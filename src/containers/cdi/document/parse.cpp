@@ -19,15 +19,15 @@ namespace gpushm::cdi {
 
 namespace {
 
-void read_notes(const parse_context& context, const yaml::reader::field& from, annotations& out) {
-  for (const yaml::entry& each : context.in.entries(*from.value, "annotations")) {
+void read_notes(const parse_context& context, const yaml::reader::field& field, annotations& out) {
+  for (const yaml::entry& each : context.in.entries(*field.value, "annotations")) {
     std::string text;
     if (context.in.read(*each.value, "an annotation", text)) {
       out[each.key] = std::move(text);
     }
   }
   if (!out.empty()) {
-    context.since(*from.key, "0.6.0", "annotations");
+    context.since(*field.key, "0.6.0", "annotations");
   }
 }
 
@@ -124,17 +124,18 @@ void read_version(parse_context& context,
   }
 }
 
-void read_document(yaml::reader& in,
+void read_document(yaml::reader& reader,
                    yaml::reader& warnings,
                    const yaml::node& root,
                    document& out) {
   constexpr std::array<std::string_view, 5> known{
       "cdiVersion", "kind", "annotations", "devices", "containerEdits"};
   if (yaml::followed(root).is != yaml::node::shape::mapping) {
-    in.report(root, "type", "a CDI document must be a mapping with cdiVersion, kind and devices");
+    reader.report(
+        root, "type", "a CDI document must be a mapping with cdiVersion, kind and devices");
     return;
   }
-  const auto fields = in.fields(root, "a CDI document", known);
+  const auto fields = reader.fields(root, "a CDI document", known);
   const auto find = [&fields](std::size_t index) {
     return std::find_if(
         fields.begin(), fields.end(), [index](const auto& each) { return each.index == index; });
@@ -142,9 +143,9 @@ void read_document(yaml::reader& in,
   const auto place = [&](std::size_t index) -> const yaml::node& {
     return find(index) == fields.end() ? root : *find(index)->value;
   };
-  parse_context context{in, warnings, std::nullopt};
+  parse_context context{reader, warnings, std::nullopt};
   read_version(context, place(0), find(0) != fields.end(), out.version);
-  if (find(1) == fields.end() || in.read(place(1), "kind", out.kind)) {
+  if (find(1) == fields.end() || reader.read(place(1), "kind", out.kind)) {
     judge_kind(context, place(1), out.kind);
   }
   for (const auto& each : fields) {
@@ -158,11 +159,11 @@ void read_document(yaml::reader& in,
   }
   const yaml::node& devices = place(3);
   // Otherwise a problem with its value was already reported.
-  const bool list = &devices == &root || in.is_null(devices) ||
+  const bool list = &devices == &root || reader.is_null(devices) ||
                     (yaml::followed(devices).is == yaml::node::shape::sequence &&
                      yaml::followed(devices).children.empty());
   if (out.devices.empty() && list) {
-    in.report(devices, "no-devices", "a CDI document must have at least one device");
+    reader.report(devices, "no-devices", "a CDI document must have at least one device");
   }
 }
 
@@ -170,8 +171,9 @@ void read_document(yaml::reader& in,
 
 parsed parse(std::string_view text, const std::string& file) {
   parsed result;
-  const auto add = [&file](std::vector<yaml::problem>& to, yaml::failure what) {
-    to.push_back({file, what.line, what.column, std::move(what.rule), std::move(what.text)});
+  const auto add = [&file](std::vector<yaml::problem>& problems, yaml::failure failure) {
+    problems.push_back(
+        {file, failure.line, failure.column, std::move(failure.rule), std::move(failure.text)});
   };
   if (text.size() > max_document_bytes) {
     result.problems.push_back({file, 0, 0, "too-large", "it is larger than 4 MiB; shorten it"});

@@ -23,9 +23,9 @@ void require(const parse_context& context,
              const std::string& value,
              const yaml::node& where,
              const char* rule,
-             std::string_view what) {
+             std::string_view field) {
   if (readable && value.empty()) {
-    context.in.report(where, rule, std::string(what).append(" must not be empty or missing"));
+    context.in.report(where, rule, std::string(field).append(" must not be empty or missing"));
   }
 }
 
@@ -49,9 +49,9 @@ void check_env(const parse_context& context,
 
 void read_env(const parse_context& context,
               const yaml::node& node,
-              std::string_view what,
+              std::string_view field,
               std::vector<std::string>& out) {
-  context.in.read(node, what, out);
+  context.in.read(node, field, out);
   check_env(context, node, out);
 }
 
@@ -197,14 +197,14 @@ void read_one(const parse_context& context, const yaml::node& node, mount& out) 
 template <typename Part>
 void read_list(const parse_context& context,
                const yaml::node& node,
-               std::string_view what,
+               std::string_view field,
                std::vector<Part>& out) {
-  for (const yaml::node* each : context.in.elements(node, what)) {
+  for (const yaml::node* each : context.in.elements(node, field)) {
     if (context.in.is_null(*each)) {
       context.in.report(*each,
                         "null-entry",
-                        std::string(what).append(" must not have an empty entry; remove it"));
-    } else if (context.in.entries_expected(*each, std::string("an entry of ").append(what))) {
+                        std::string(field).append(" must not have an empty entry; remove it"));
+    } else if (context.in.entries_expected(*each, std::string("an entry of ").append(field))) {
       read_one(context, *each, out.emplace_back());
     }
   }
@@ -243,15 +243,15 @@ bool is_clos_id(const std::string& id) {
 
 /// Separate fields before 1.1.0.
 void read_old_monitoring(const parse_context& context,
-                         const yaml::reader::field& found,
-                         std::string_view what,
+                         const yaml::reader::field& field,
+                         std::string_view key,
                          bool& out) {
-  context.in.read(*found.value, what, out);
+  context.in.read(*field.value, key, out);
   if (context.version && *context.version >= *version_index("1.1.0")) {
-    context.in.report(*found.key,
+    context.in.report(*field.key,
                       "removed-field",
-                      std::string(what).append(" was removed in cdiVersion 1.1.0; "
-                                               "use enableMonitoring instead"));
+                      std::string(key).append(" was removed in cdiVersion 1.1.0; "
+                                              "use enableMonitoring instead"));
   }
 }
 
@@ -305,14 +305,14 @@ void read_rdt(const parse_context& context, const yaml::node& node, intel_rdt& o
 
 void parse_context::since(const yaml::node& where,
                           std::string_view needed,
-                          std::string_view what) const {
+                          std::string_view field) const {
   if (version && *version < *version_index(needed)) {
     in.report(
         where,
         "version-too-low",
         fmt::format(
             "{} needs cdiVersion {}, but the document has {}; raise the version or remove this",
-            what,
+            field,
             needed,
             known_versions.at(*version)));
   }

@@ -16,8 +16,8 @@ struct parse_context {
   yaml::reader& warnings;              ///< its problems are warnings
   std::optional<std::size_t> version;  ///< index of a known version; empty: do not check fields
 
-  /// Reports `what` at `where` when the document's version is older than `version`.
-  void since(const yaml::node& where, std::string_view needed, std::string_view what) const;
+  /// Reports `field` at `where` when the document's version is older than `version`.
+  void since(const yaml::node& where, std::string_view needed, std::string_view field) const;
 };
 
 /// Reads and checks containerEdits. Reports problems to the reader.

@@ -52,9 +52,9 @@ class lowering {
 
   [[nodiscard]] bool lacks(std::string_view since) const { return index_ < *version_index(since); }
 
-  void drop(const std::string& where, const std::string& what, std::string_view since) {
+  void drop(const std::string& where, const std::string& feature, std::string_view since) {
     dropped_.push_back(fmt::format(
-        "{}: {} is left out: it needs cdiVersion {}, not {}", where, what, since, version_));
+        "{}: {} is left out: it needs cdiVersion {}, not {}", where, feature, since, version_));
   }
 
   void lower(edits& changes, const std::string& where) {
@@ -121,17 +121,17 @@ class lowering {
   }
 
   void lower_mounts(edits& changes, const std::string& where) {
-    std::erase_if(changes.mounts, [&](mount& one) {
+    std::erase_if(changes.mounts, [&](mount& mount) {
       // Without its type a mount is a bind mount.
-      const bool other = !one.type.empty() && one.type != "bind" && one.type != "none";
-      if (!one.type.empty()) {
+      const bool other = !mount.type.empty() && mount.type != "bind" && mount.type != "none";
+      if (!mount.type.empty()) {
         drop(where,
              other ? fmt::format("the mount {} of type {}",
-                                 base::in_quotes(one.container_path),
-                                 base::in_quotes(one.type))
-                   : "type of the mount " + base::in_quotes(one.container_path),
+                                 base::in_quotes(mount.container_path),
+                                 base::in_quotes(mount.type))
+                   : "type of the mount " + base::in_quotes(mount.container_path),
              "0.4.0");
-        one.type.clear();
+        mount.type.clear();
       }
       return other;
     });
@@ -153,9 +153,9 @@ class lowering {
               next_step);
 }
 
-void lower_notes(lowering& to, annotations& notes, const std::string& where) {
-  if (to.lacks("0.6.0") && !notes.empty()) {
-    to.drop(where, "annotations", "0.6.0");
+void lower_notes(lowering& lowering, annotations& notes, const std::string& where) {
+  if (lowering.lacks("0.6.0") && !notes.empty()) {
+    lowering.drop(where, "annotations", "0.6.0");
     notes.clear();
   }
 }

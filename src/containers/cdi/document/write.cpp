@@ -37,30 +37,30 @@ void append_plain_or_quoted(std::string& out, std::string_view text) {
   }
 }
 
-void append_yaml(std::string& out, const value& what, std::size_t depth);
+void append_yaml(std::string& out, const value& value, std::size_t depth);
 
 /// The value after a key or a dash: scalars and empty values stay on the line.
-void append_yaml_value(std::string& out, const value& what, std::size_t depth) {
-  if (what.is_structured() && !what.empty()) {
+void append_yaml_value(std::string& out, const value& value, std::size_t depth) {
+  if (value.is_structured() && !value.empty()) {
     out += '\n';
-    append_yaml(out, what, depth);
+    append_yaml(out, value, depth);
     return;
   }
-  if (what.is_string()) {
+  if (value.is_string()) {
     out += ' ';
-    append_plain_or_quoted(out, what.get_ref<const std::string&>());
+    append_plain_or_quoted(out, value.get_ref<const std::string&>());
   } else {
-    out.append(" ").append(what.dump());
+    out.append(" ").append(value.dump());
   }
   out += '\n';
 }
 
 /// Block style. Begins at the start of a line and ends with a line feed.
-void append_yaml(std::string& out, const value& what, std::size_t depth) {
+void append_yaml(std::string& out, const value& value, std::size_t depth) {
   const std::string indent(depth * 2, ' ');
-  for (auto each = what.begin(); each != what.end(); ++each) {
+  for (auto each = value.begin(); each != value.end(); ++each) {
     out += indent;
-    if (what.is_array()) {
+    if (value.is_array()) {
       out += '-';
       if (each->is_object() && !each->empty()) {
         // Its first key is on the line of the dash.
@@ -78,20 +78,20 @@ void append_yaml(std::string& out, const value& what, std::size_t depth) {
   }
 }
 
-void append_json(std::string& out, const value& what, std::size_t depth) {
-  if (what.is_string()) {
-    base::append_quoted(out, what.get_ref<const std::string&>());
+void append_json(std::string& out, const value& value, std::size_t depth) {
+  if (value.is_string()) {
+    base::append_quoted(out, value.get_ref<const std::string&>());
     return;
   }
-  if (!what.is_structured() || what.empty()) {
-    out += what.dump();
+  if (!value.is_structured() || value.empty()) {
+    out += value.dump();
     return;
   }
-  out += what.is_array() ? '[' : '{';
-  for (auto each = what.begin(); each != what.end(); ++each) {
-    out += each == what.begin() ? "\n" : ",\n";
+  out += value.is_array() ? '[' : '{';
+  for (auto each = value.begin(); each != value.end(); ++each) {
+    out += each == value.begin() ? "\n" : ",\n";
     out.append((depth + 1) * 2, ' ');
-    if (what.is_object()) {
+    if (value.is_object()) {
       base::append_quoted(out, each.key());
       out += ": ";
     }
@@ -99,20 +99,20 @@ void append_json(std::string& out, const value& what, std::size_t depth) {
   }
   out += '\n';
   out.append(depth * 2, ' ');
-  out += what.is_array() ? ']' : '}';
+  out += value.is_array() ? ']' : '}';
 }
 
 }  // namespace
 
-std::string to_text(const document& content, format as) {
-  const value what = to_value(content);
+std::string to_text(const document& content, format format) {
+  const value value = to_value(content);
   std::string out;
-  if (as == format::json) {
-    append_json(out, what, 0);
+  if (format == format::json) {
+    append_json(out, value, 0);
     out += '\n';
   } else {
     out = "---\n";
-    append_yaml(out, what, 0);
+    append_yaml(out, value, 0);
   }
   return out;
 }

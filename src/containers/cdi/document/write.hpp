@@ -12,7 +12,7 @@ namespace gpushm::cdi {
 enum class format { yaml, json };
 
 /// The document as text that ends with a line feed; `parse` returns an equal document.
-[[nodiscard]] std::string to_text(const document& content, format as);
+[[nodiscard]] std::string to_text(const document& content, format format);
 
 /// The lowest version of the specification that has all that the document uses ("0.3.0").
 [[nodiscard]] std::string_view minimum_version(const document& content);
@@ -24,6 +24,6 @@ std::vector<std::string> lower_to(document& content, std::string_view version);
 
 /// Writes the file by rename, with mode 0644; creates its directory (0755) if missing. Throws
 /// `error`; the file is then unchanged.
-void write_file(const document& content, const std::string& path, format as);
+void write_file(const document& content, const std::string& path, format format);
 
 }  // namespace gpushm::cdi

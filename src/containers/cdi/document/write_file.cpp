@@ -34,8 +34,8 @@ void make_directory_of(const std::string& path) {
 
 }  // namespace
 
-void write_file(const document& content, const std::string& path, format as) {
-  const std::string text = to_text(content, as);
+void write_file(const document& content, const std::string& path, format format) {
+  const std::string text = to_text(content, format);
   make_directory_of(path);
   base::staged_file file(operation, path);
   file.write(text);

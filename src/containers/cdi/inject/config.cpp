@@ -89,18 +89,18 @@ class builder {
     std::unordered_set<std::string> keys = {};  ///< keys of a large object
   };
 
-  static bool known(level& at, const oci_config::object_t& members, const std::string& text) {
+  static bool known(level& level, const oci_config::object_t& members, const std::string& text) {
     constexpr std::size_t few = 16;
     if (members.size() < few) {
       return std::any_of(
           members.begin(), members.end(), [&](const auto& member) { return member.first == text; });
     }
-    if (at.keys.empty()) {
+    if (level.keys.empty()) {
       for (const auto& member : members) {
-        at.keys.insert(member.first);
+        level.keys.insert(member.first);
       }
     }
-    return !at.keys.insert(text).second;
+    return !level.keys.insert(text).second;
   }
 
   oci_config* place(oci_config value) {

@@ -182,31 +182,31 @@ oci_config cgroup_rule(const device_node& complete) {
   return rule;
 }
 
-void apply_device_nodes(const edits& changes, const editing& to) {
-  const oci_config* user = find_object(to.config, "process.user");
+void apply_device_nodes(const edits& changes, const editing& editing) {
+  const oci_config* user = find_object(editing.config, "process.user");
   for (const device_node& each : changes.device_nodes) {
-    const device_node complete = completed(each, to.device);
+    const device_node complete = completed(each, editing.device);
     const oci_config rule = cgroup_rule(complete);
     oci_config node = to_oci(complete, user);
-    place(array_at(to.config, "linux.devices"), std::move(node));
+    place(array_at(editing.config, "linux.devices"), std::move(node));
     if (rule.is_object()) {
-      array_at(to.config, "linux.resources.devices").push_back(rule);
+      array_at(editing.config, "linux.resources.devices").push_back(rule);
     }
     // Members may have moved when "linux" was created.
-    user = find_object(to.config, "process.user");
-    to.note(described(complete, rule));
+    user = find_object(editing.config, "process.user");
+    editing.note(described(complete, rule));
   }
 }
 
-void apply_net_devices(const edits& changes, const editing& to) {
+void apply_net_devices(const edits& changes, const editing& editing) {
   for (const net_device& each : changes.net_devices) {
-    object_at(to.config, "linux.netDevices")[each.host_interface_name] =
+    object_at(editing.config, "linux.netDevices")[each.host_interface_name] =
         oci_config{{"name", each.name}};
     std::string text = "network device ";
     text += each.host_interface_name;
     text += " as ";
     text += each.name;
-    to.note(std::move(text));
+    editing.note(std::move(text));
   }
 }
 

@@ -41,18 +41,18 @@ std::vector<applied_edit> apply_all(const std::vector<grant>& grants, oci_config
   return done;
 }
 
-std::vector<grant> resolve(const registry& from, const std::vector<std::string>& names) {
+std::vector<grant> resolve(const registry& registry, const std::vector<std::string>& names) {
   std::vector<grant> grants;
   std::vector<const document*> seen;
   std::string missing;
   std::string reasons;
   for (const std::string& name : names) {
-    const registered_device device = from.find(name);
+    const registered_device device = registry.find(name);
     if (device.found == nullptr) {
       missing += missing.empty() ? "" : ", ";
       missing += name;
       reasons += reasons.empty() ? "" : "; ";
-      reasons += from.why_not(name);
+      reasons += registry.why_not(name);
       continue;
     }
     if (has_grant(grants, name)) {
@@ -75,10 +75,10 @@ std::vector<grant> resolve(const registry& from, const std::vector<std::string>&
   return grants;
 }
 
-std::vector<applied_edit> inject(const registry& from,
+std::vector<applied_edit> inject(const registry& registry,
                                  const std::vector<std::string>& names,
                                  oci_config& config) {
-  return apply_all(resolve(from, names), config);
+  return apply_all(resolve(registry, names), config);
 }
 
 }  // namespace gpushm::cdi

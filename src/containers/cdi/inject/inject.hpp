@@ -37,12 +37,12 @@ std::vector<applied_edit> apply_all(const std::vector<grant>& grants, oci_config
 /// The edits of the devices with these qualified names: each document's common edits once, before
 /// those of its first device. Repeated names are ignored. Throws `error` (device_not_found) with
 /// all names that were not found, and why.
-[[nodiscard]] std::vector<grant> resolve(const registry& from,
+[[nodiscard]] std::vector<grant> resolve(const registry& registry,
                                          const std::vector<std::string>& names);
 
 /// Adds the devices with these qualified names to a container's config. Throws as `resolve` and
 /// `apply` do; `config` is then unchanged.
-std::vector<applied_edit> inject(const registry& from,
+std::vector<applied_edit> inject(const registry& registry,
                                  const std::vector<std::string>& names,
                                  oci_config& config);
 

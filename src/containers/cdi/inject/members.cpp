@@ -96,17 +96,17 @@ std::string_view text_at(const oci_config& object, const char* key, std::string_
   if (!object.is_object()) {
     refuse(where, "an array of objects");
   }
-  const oci_config* found = member(object, key);
-  if (found == nullptr) {
+  const oci_config* config = member(object, key);
+  if (config == nullptr) {
     return {};
   }
-  if (!found->is_string()) {
+  if (!config->is_string()) {
     std::string path(where);
     path += ".";
     path += key;
     refuse(path, "a string");
   }
-  return found->get_ref<const std::string&>();
+  return config->get_ref<const std::string&>();
 }
 
 std::string_view variable_name(const oci_config& line) {

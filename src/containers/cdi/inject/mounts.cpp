@@ -9,15 +9,15 @@ namespace gpushm::cdi {
 
 namespace {
 
-bool has_option(const mount& each, std::string_view option) {
-  return std::find(each.options.begin(), each.options.end(), option) != each.options.end();
+bool has_option(const mount& mount, std::string_view option) {
+  return std::find(mount.options.begin(), mount.options.end(), option) != mount.options.end();
 }
 
 // The files of a bind mount keep their owners in a user namespace only when IDs are mapped. The
 // last "bind" or "rbind" selects the option, as for the kernel's flags.
-std::string_view mapping_option(const mount& each) {
-  std::string_view option = each.type == "bind" ? "idmap" : "";
-  for (const std::string& present : each.options) {
+std::string_view mapping_option(const mount& mount) {
+  std::string_view option = mount.type == "bind" ? "idmap" : "";
+  for (const std::string& present : mount.options) {
     if (present == "idmap" || present == "ridmap") {
       return {};
     }
@@ -63,20 +63,20 @@ void sort_by_depth(oci_config& mounts) {
   }
 }
 
-std::string described(const mount& each, bool replaces) {
+std::string described(const mount& mount, bool replaces) {
   std::string text = "mount ";
-  text += each.host_path;
+  text += mount.host_path;
   text += " at ";
-  text += each.container_path;
+  text += mount.container_path;
   text += replaces ? " (replaces another)" : "";
   return text;
 }
 
 }  // namespace
 
-bool is_bind(const mount& each) {
-  return each.type.empty() || each.type == "bind" || each.type == "none" ||
-         has_option(each, "bind") || has_option(each, "rbind");
+bool is_bind(const mount& mount) {
+  return mount.type.empty() || mount.type == "bind" || mount.type == "none" ||
+         has_option(mount, "bind") || has_option(mount, "rbind");
 }
 
 bool has_user_namespace(const oci_config& config) {
@@ -87,15 +87,15 @@ bool has_user_namespace(const oci_config& config) {
          });
 }
 
-oci_config to_oci(const mount& each, bool in_user_namespace) {
-  oci_config created{{"destination", each.container_path}};
-  if (!each.type.empty()) {
-    created["type"] = each.type;
+oci_config to_oci(const mount& mount, bool in_user_namespace) {
+  oci_config created{{"destination", mount.container_path}};
+  if (!mount.type.empty()) {
+    created["type"] = mount.type;
   }
-  created["source"] = each.host_path;
-  oci_config options = each.options;
+  created["source"] = mount.host_path;
+  oci_config options = mount.options;
   if (in_user_namespace) {
-    if (const auto option = mapping_option(each); !option.empty()) {
+    if (const auto option = mapping_option(mount); !option.empty()) {
       options.push_back(option);
     }
   }
@@ -105,12 +105,12 @@ oci_config to_oci(const mount& each, bool in_user_namespace) {
   return created;
 }
 
-void apply_mounts(const edits& changes, const editing& to) {
+void apply_mounts(const edits& changes, const editing& editing) {
   if (changes.mounts.empty()) {
     return;
   }
-  const bool in_user_namespace = has_user_namespace(to.config);
-  oci_config& mounts = array_at(to.config, "mounts");
+  const bool in_user_namespace = has_user_namespace(editing.config);
+  oci_config& mounts = array_at(editing.config, "mounts");
   // Avoids searching the list for mounts that are not in it.
   std::unordered_set<std::string> destinations;
   for (const oci_config& present : mounts) {
@@ -124,7 +124,7 @@ void apply_mounts(const edits& changes, const editing& to) {
       }));
     }
     mounts.push_back(to_oci(each, in_user_namespace));
-    to.note(described(each, replaces));
+    editing.note(described(each, replaces));
   }
   sort_by_depth(mounts);
 }

@@ -39,13 +39,13 @@ std::string_view text_at(const oci_config& object, const char* key, std::string_
 std::string_view variable_name(const oci_config& line);
 
 // Each applies one kind of edits.
-void apply_environment(const edits& changes, const editing& to);
-void apply_device_nodes(const edits& changes, const editing& to);
-void apply_net_devices(const edits& changes, const editing& to);
-void apply_mounts(const edits& changes, const editing& to);
-void apply_hooks(const edits& changes, const editing& to);
-void apply_rdt(const edits& changes, const editing& to);
-void apply_groups(const edits& changes, const editing& to);
+void apply_environment(const edits& changes, const editing& editing);
+void apply_device_nodes(const edits& changes, const editing& editing);
+void apply_net_devices(const edits& changes, const editing& editing);
+void apply_mounts(const edits& changes, const editing& editing);
+void apply_hooks(const edits& changes, const editing& editing);
+void apply_rdt(const edits& changes, const editing& editing);
+void apply_groups(const edits& changes, const editing& editing);
 
 /// Throws `error` (invalid_argument) when a path of the edits is ambiguous or leads elsewhere.
 void check_paths(const edits& changes, const std::string& device);
@@ -67,11 +67,11 @@ void for_each_part(std::string_view path, Visit&& visit) {
 }
 
 /// Whether the mount binds a file or directory of the host; its host path is then a path.
-[[nodiscard]] bool is_bind(const mount& each);
+[[nodiscard]] bool is_bind(const mount& mount);
 
 /// The OCI form. `in_user_namespace` adds the option that maps IDs.
-[[nodiscard]] oci_config to_oci(const mount& each, bool in_user_namespace);
-[[nodiscard]] oci_config to_oci(const hook& each);
+[[nodiscard]] oci_config to_oci(const mount& mount, bool in_user_namespace);
+[[nodiscard]] oci_config to_oci(const hook& hook);
 [[nodiscard]] oci_config to_oci(const intel_rdt& rdt);
 [[nodiscard]] bool has_user_namespace(const oci_config& config);
 /// {"allow":true,"type":"c","major":195,"minor":0,"access":"rwm"}; null for types that the cgroup

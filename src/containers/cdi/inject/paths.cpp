@@ -8,7 +8,7 @@ namespace gpushm::cdi {
 
 namespace {
 
-void check(const std::string& device, std::string_view what, std::string_view path) {
+void check(const std::string& device, std::string_view subject, std::string_view path) {
   std::string_view problem;
   bool leads_up = false;
   for_each_part(path, [&](std::string_view part) { leads_up = leads_up || part == ".."; });
@@ -22,7 +22,7 @@ void check(const std::string& device, std::string_view what, std::string_view pa
     return;
   }
   std::string cause = "its ";
-  cause += what;
+  cause += subject;
   cause += " \"";
   cause += path.substr(0, path.find('\0'));
   cause += "\" ";

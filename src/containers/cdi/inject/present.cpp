@@ -22,12 +22,12 @@ void drop_if(List& list, Predicate&& present) {
   list.erase(std::remove_if(list.begin(), list.end(), present), list.end());
 }
 
-// Whether `object` has each member of `wanted` with an equal value.
-bool has_members(const oci_config& object, const oci_config& wanted) {
+// Whether `object` has each member of `config` with an equal value.
+bool has_members(const oci_config& object, const oci_config& config) {
   if (!object.is_object()) {
     return false;
   }
-  for (const auto& [key, value] : wanted.items()) {
+  for (const auto& [key, value] : config.items()) {
     const auto found = object.find(key);
     if (found == object.end() || *found != value) {
       return false;
@@ -49,39 +49,39 @@ bool has_node(const oci_config& config, const device_node& node) {
 
 // Pairs of destination and source. Built once: documents and configs may have many mounts.
 std::set<std::pair<std::string_view, std::string_view>> mounts_of(const oci_config& config) {
-  std::set<std::pair<std::string_view, std::string_view>> all;
+  std::set<std::pair<std::string_view, std::string_view>> pairs;
   if (const oci_config* mounts = find_array(config, "mounts")) {
     for (const oci_config& each : *mounts) {
-      all.emplace(text_at(each, "destination", "mounts"), text_at(each, "source", "mounts"));
+      pairs.emplace(text_at(each, "destination", "mounts"), text_at(each, "source", "mounts"));
     }
   }
-  return all;
+  return pairs;
 }
 
-bool has_hook(const oci_config& config, const hook& wanted) {
+bool has_hook(const oci_config& config, const hook& hook) {
   std::string path = "hooks.";
-  path += wanted.name;
+  path += hook.name;
   return any_in(find_array(config, path),
-                [created = to_oci(wanted)](const oci_config& each) { return each == created; });
+                [created = to_oci(hook)](const oci_config& each) { return each == created; });
 }
 
 std::unordered_set<std::string_view> lines_of(const oci_config& config) {
-  std::unordered_set<std::string_view> all;
+  std::unordered_set<std::string_view> result;
   if (const oci_config* lines = find_array(config, "process.env")) {
     for (const oci_config& each : *lines) {
       if (each.is_string()) {
-        all.insert(each.get_ref<const std::string&>());
+        result.insert(each.get_ref<const std::string&>());
       }
     }
   }
-  return all;
+  return result;
 }
 
-bool has_net_device(const oci_config& config, const net_device& wanted) {
+bool has_net_device(const oci_config& config, const net_device& device) {
   const oci_config* all = find_object(config, "linux.netDevices");
   const auto found =
-      all == nullptr ? oci_config::const_iterator() : all->find(wanted.host_interface_name);
-  return all != nullptr && found != all->end() && has_members(*found, {{"name", wanted.name}});
+      all == nullptr ? oci_config::const_iterator() : all->find(device.host_interface_name);
+  return all != nullptr && found != all->end() && has_members(*found, {{"name", device.name}});
 }
 
 bool has_group(const oci_config& config, std::uint32_t gid) {

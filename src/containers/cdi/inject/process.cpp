@@ -22,11 +22,11 @@ oci_config with(oci_config object, const char* key, const std::vector<std::strin
 
 }  // namespace
 
-void apply_environment(const edits& changes, const editing& to) {
+void apply_environment(const edits& changes, const editing& editing) {
   if (changes.env.empty()) {
     return;
   }
-  oci_config& lines = array_at(to.config, "process.env");
+  oci_config& lines = array_at(editing.config, "process.env");
   // The last of duplicate names applies, as in programs.
   std::unordered_map<std::string, std::size_t> places;
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -43,33 +43,33 @@ void apply_environment(const edits& changes, const editing& to) {
     std::string text = "env ";
     text += line;
     text += added ? "" : " (replaces another)";
-    to.note(std::move(text));
+    editing.note(std::move(text));
   }
 }
 
-void apply_groups(const edits& changes, const editing& to) {
+void apply_groups(const edits& changes, const editing& editing) {
   for (const std::uint32_t gid : changes.additional_gids) {
     // Never add group 0: the process already has it, or must not get it.
     if (gid == 0) {
       continue;
     }
-    oci_config& groups = array_at(to.config, "process.user.additionalGids");
+    oci_config& groups = array_at(editing.config, "process.user.additionalGids");
     if (std::find(groups.begin(), groups.end(), oci_config(gid)) == groups.end()) {
       groups.push_back(gid);
-      to.note("group " + std::to_string(gid));
+      editing.note("group " + std::to_string(gid));
     }
   }
 }
 
-oci_config to_oci(const hook& each) {
-  oci_config created = with(with({{"path", each.path}}, "args", each.args), "env", each.env);
-  if (each.timeout_s) {
-    created["timeout"] = *each.timeout_s;
+oci_config to_oci(const hook& hook) {
+  oci_config created = with(with({{"path", hook.path}}, "args", hook.args), "env", hook.env);
+  if (hook.timeout_s) {
+    created["timeout"] = *hook.timeout_s;
   }
   return created;
 }
 
-void apply_hooks(const edits& changes, const editing& to) {
+void apply_hooks(const edits& changes, const editing& editing) {
   constexpr auto kinds = std::to_array<std::string_view>(
       {"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"});
   for (const hook& each : changes.hooks) {
@@ -77,11 +77,11 @@ void apply_hooks(const edits& changes, const editing& to) {
       std::string cause = "unknown hook \"";
       cause += each.name;
       cause += '"';
-      to.refuse(errc::invalid_argument, cause);
+      editing.refuse(errc::invalid_argument, cause);
     }
     std::string path = "hooks.";
     path += each.name;
-    array_at(to.config, path).push_back(to_oci(each));
+    array_at(editing.config, path).push_back(to_oci(each));
     std::string text = "hook ";
     text += each.name;
     text += ": ";
@@ -91,7 +91,7 @@ void apply_hooks(const edits& changes, const editing& to) {
       text += ' ';
       text += each.args[i];
     }
-    to.note(std::move(text));
+    editing.note(std::move(text));
   }
 }
 
@@ -114,14 +114,14 @@ oci_config to_oci(const intel_rdt& rdt) {
   return created;
 }
 
-void apply_rdt(const edits& changes, const editing& to) {
+void apply_rdt(const edits& changes, const editing& editing) {
   if (!changes.rdt) {
     return;
   }
-  object_at(to.config, "linux")["intelRdt"] = to_oci(*changes.rdt);
+  object_at(editing.config, "linux")["intelRdt"] = to_oci(*changes.rdt);
   std::string text = "resctrl class ";
   text += changes.rdt->clos_id.empty() ? "of the container" : changes.rdt->clos_id;
-  to.note(std::move(text));
+  editing.note(std::move(text));
 }
 
 }  // namespace gpushm::cdi

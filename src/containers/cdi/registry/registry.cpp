@@ -209,12 +209,12 @@ const std::vector<std::shared_ptr<const source>>& registry::sources() const {
 }
 
 std::vector<yaml::problem> registry::problems() const {
-  std::vector<yaml::problem> all = state_->directory_problems;
+  std::vector<yaml::problem> problems = state_->directory_problems;
   for (const auto& each : state_->sources) {
-    all.insert(all.end(), each->problems.begin(), each->problems.end());
+    problems.insert(problems.end(), each->problems.begin(), each->problems.end());
   }
-  all.insert(all.end(), state_->conflicts.begin(), state_->conflicts.end());
-  return all;
+  problems.insert(problems.end(), state_->conflicts.begin(), state_->conflicts.end());
+  return problems;
 }
 
 const std::vector<std::string>& registry::directories() const {

@@ -22,12 +22,12 @@ bool is_link(const std::string& path) {
   return ::lstat(path.c_str(), &status) == 0 && (S_ISLNK(status.st_mode) || status.st_nlink > 1);
 }
 
-bool is_relevant(const change& what) {
+bool is_relevant(const change& change) {
   // A directory whose attributes changed may be readable now.
-  return what.whole || what.name.empty() ||
-         (is_document_name(what.name) &&
-          (!what.created || what.is_directory ||
-           is_link(fmt::format("{}/{}", what.directory, what.name))));
+  return change.whole || change.name.empty() ||
+         (is_document_name(change.name) &&
+          (!change.created || change.is_directory ||
+           is_link(fmt::format("{}/{}", change.directory, change.name))));
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ registry_watch::registry_watch(std::vector<std::string> directories)
 
 bool registry_watch::changed() {
   bool any = false;
-  watch_.take([&](const change& what) { any = any || is_relevant(what); });
+  watch_.take([&](const change& change) { any = any || is_relevant(change); });
   return any;
 }
 

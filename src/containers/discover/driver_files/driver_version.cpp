@@ -44,9 +44,9 @@ bool is_version(std::string_view text) {
          text.back() != '.' && text.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
-void add_once(std::vector<std::string>& all, std::string text) {
-  if (std::find(all.begin(), all.end(), text) == all.end()) {
-    all.push_back(std::move(text));
+void add_once(std::vector<std::string>& texts, std::string text) {
+  if (std::find(texts.begin(), texts.end(), text) == texts.end()) {
+    texts.push_back(std::move(text));
   }
 }
 
@@ -57,15 +57,15 @@ std::string read_ld_cache(const std::string& path) {
 
 // Directories that may contain the driver; unique real paths.
 std::vector<std::string> candidates(const root_view& root, const driver_places& places) {
-  std::vector<std::string> found;
+  std::vector<std::string> paths;
   for (const std::string& path : places.search_paths) {
     if (auto real = root.resolve(path)) {
-      add_once(found, std::move(*real));
+      add_once(paths, std::move(*real));
     }
   }
   for (const char* path : default_directories) {
     if (auto real = root.resolve(path)) {
-      add_once(found, std::move(*real));
+      add_once(paths, std::move(*real));
     }
   }
   const std::string cache_path =
@@ -79,11 +79,11 @@ std::vector<std::string> candidates(const root_view& root, const driver_places& 
     if (entry.name == "libcuda.so.1" || entry.name == "libnvidia-ml.so.1" ||
         entry.name == "libGLX_nvidia.so.0") {
       if (const auto real = root.resolve(entry.path)) {
-        add_once(found, std::string(base::directory_of(*real)));
+        add_once(paths, std::string(base::directory_of(*real)));
       }
     }
   }
-  return found;
+  return paths;
 }
 
 struct version_place {
@@ -96,7 +96,7 @@ struct version_place {
 std::vector<version_place> versions_of(const root_view& root,
                                        const std::vector<std::string>& directories,
                                        std::string_view stem) {
-  std::vector<version_place> found;
+  std::vector<version_place> places;
   for (const std::string& directory : directories) {
     for (const std::string& name : root.names(directory)) {
       if (!name.starts_with(stem) || !is_version(std::string_view(name).substr(stem.size()))) {
@@ -110,11 +110,11 @@ std::vector<version_place> versions_of(const root_view& root,
       const std::string_view version = base::name_of(*real).substr(stem.size());
       const auto facts = elf::read_elf(root.outside(*real));
       if (is_version(version) && facts && facts->native) {
-        found.push_back({std::string(version), std::string(base::directory_of(*real))});
+        places.push_back({std::string(version), std::string(base::directory_of(*real))});
       }
     }
   }
-  return found;
+  return places;
 }
 
 bool contains_driver(const root_view& root,

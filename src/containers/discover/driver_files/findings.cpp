@@ -15,8 +15,8 @@ const std::vector<std::string>& socket_options() {
   return options;
 }
 
-std::string count_text(std::size_t count, const char* one, const char* many) {
-  return fmt::format("{} {}", count, count == 1 ? one : many);
+std::string count_text(std::size_t count, const char* singular, const char* many) {
+  return fmt::format("{} {}", count, count == 1 ? singular : many);
 }
 
 std::string list_text(const std::vector<std::string>& items, std::size_t most) {

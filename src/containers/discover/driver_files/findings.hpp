@@ -32,7 +32,7 @@ struct findings {
 [[nodiscard]] const std::vector<std::string>& socket_options();
 
 /// "3 libraries", "1 library".
-[[nodiscard]] std::string count_text(std::size_t count, const char* one, const char* many);
+[[nodiscard]] std::string count_text(std::size_t count, const char* singular, const char* many);
 /// "a, b and c", or "a, b and 7 more" when there are more than `most`.
 [[nodiscard]] std::string list_text(const std::vector<std::string>& items,
                                     std::size_t most = static_cast<std::size_t>(-1));

@@ -84,9 +84,12 @@ void mount(findings& result,
   result.mounts.push_back({root.outside(real), std::move(where), options, {}});
 }
 
-void report(findings& result, const char* one, const char* many, std::vector<std::string> absent) {
+void report(findings& result,
+            const char* singular,
+            const char* many,
+            std::vector<std::string> absent) {
   if (!result.mounts.empty()) {
-    result.found.push_back(count_text(result.mounts.size(), one, many));
+    result.found.push_back(count_text(result.mounts.size(), singular, many));
   }
   if (!absent.empty()) {
     result.missing.push_back({many, std::move(absent)});
@@ -163,14 +166,14 @@ findings find_programs(const root_view& root) {
   findings result;
   std::vector<std::string> absent;
   for (const char* name : programs) {
-    bool found = false;
+    bool is_there = false;
     const auto take = [&](const char* directory, const char* where) {
       const auto real = root.resolve(join(directory, name));
-      found = real && is_program(root.outside(*real));
-      if (found) {
+      is_there = real && is_program(root.outside(*real));
+      if (is_there) {
         mount(result, root, *real, join(where, name), read_only_options());
       }
-      return found;
+      return is_there;
     };
     for (const char* directory : program_directories) {
       if (take(directory, directory)) {
@@ -178,11 +181,11 @@ findings find_programs(const root_view& root) {
       }
     }
     for (const char* directory : other_program_directories) {
-      if (found || take(directory, "/usr/bin")) {
+      if (is_there || take(directory, "/usr/bin")) {
         break;
       }
     }
-    if (!found) {
+    if (!is_there) {
       absent.emplace_back(name);
     }
   }
@@ -194,15 +197,15 @@ findings find_sockets(const root_view& root) {
   findings result;
   std::vector<std::string> absent;
   for (const socket_place& each : sockets) {
-    bool found = false;
+    bool is_there = false;
     for (const char* path : each.paths) {
       if (const auto real = root.resolve(path)) {
         mount(result, root, *real, path, socket_options());
-        found = true;
+        is_there = true;
         break;
       }
     }
-    if (!found) {
+    if (!is_there) {
       absent.emplace_back(each.name);
     }
   }

@@ -42,7 +42,7 @@ std::map<std::string, std::uint64_t, std::less<>> properties_of(std::string_view
 
 /// By the name of the render node. CPUs are nodes of the topology, too, without a render node.
 std::map<std::string, kfd_gpu> read_topology(const root_view& sys) {
-  std::map<std::string, kfd_gpu> found;
+  std::map<std::string, kfd_gpu> entries;
   for (const std::string& name : sys.names(kfd_nodes)) {
     const auto text =
         read_file_in(sys, fmt::format("{}/{}/properties", kfd_nodes, name), max_properties_bytes);
@@ -62,9 +62,9 @@ std::map<std::string, kfd_gpu> read_topology(const root_view& sys) {
     gpu.place =
         (static_cast<std::uint32_t>(value("location_id")) & bus_and_device_bits) >> function_bits;
     gpu.unique_id = value("unique_id");
-    found.emplace(node, gpu);
+    entries.emplace(node, gpu);
   }
-  return found;
+  return entries;
 }
 
 /// The compute GPU of `device`; nullptr if KFD does not list any of its render nodes.
@@ -101,16 +101,16 @@ std::string summary_of(std::size_t parts, std::size_t packages) {
 drm_gpus find_amd_gpus(const root_view& sys) {
   drm_gpus result;
   const auto topology = read_topology(sys);
-  const std::vector<drm_device> all = find_drm_devices(sys);
-  std::vector<compute_device> found;
+  const std::vector<drm_device> drm_devices = find_drm_devices(sys);
+  std::vector<compute_device> devices;
   std::vector<std::string> not_listed;
-  for (const drm_device& device : all) {
+  for (const drm_device& device : drm_devices) {
     // Partitions have nodes at all times; KFD lists those in use.
     if (device.vendor != pci_vendor_amd || !is_usable(device, {"amdgpu"}, result.report)) {
       continue;
     }
     if (const kfd_gpu* kfd = find_kfd(device, topology)) {
-      found.push_back({&device, kfd});
+      devices.push_back({&device, kfd});
     } else if (device.is_pci) {
       not_listed.push_back(device.name);
     }
@@ -118,16 +118,17 @@ drm_gpus find_amd_gpus(const root_view& sys) {
   if (!not_listed.empty()) {
     result.report.missing.push_back({"compute nodes (KFD) of", std::move(not_listed)});
   }
-  std::sort(found.begin(), found.end(), [](const compute_device& one, const compute_device& other) {
-    return one.kfd->order() < other.kfd->order();
-  });
+  std::sort(
+      devices.begin(), devices.end(), [](const compute_device& left, const compute_device& right) {
+        return left.kfd->order() < right.kfd->order();
+      });
   std::map<std::uint64_t, int> times;
   std::set<std::string> packages;
-  for (const compute_device& each : found) {
+  for (const compute_device& each : devices) {
     ++times[each.kfd->unique_id];
     packages.insert(address_of(*each.kfd));
   }
-  for (const compute_device& each : found) {
+  for (const compute_device& each : devices) {
     drm_gpu gpu;
     gpu.index = static_cast<unsigned int>(result.gpus.size());
     gpu.address = each.device->is_pci ? each.device->name : address_of(*each.kfd);

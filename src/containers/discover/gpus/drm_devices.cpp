@@ -105,43 +105,43 @@ class collector {
     if (name.empty()) {
       return;
     }
-    drm_device found;
+    drm_device device;
     for (const std::string& each : sys_.names(join(*real, "drm"))) {
       if (is_node(each)) {
-        found.nodes.push_back(each);
+        device.nodes.push_back(each);
       }
     }
     if (!node.empty()) {
-      found.nodes.push_back(node);
+      device.nodes.push_back(node);
     }
     const std::uint32_t base_class = attribute(sys_, join(*real, "class")) >> 16U;
-    if (found.nodes.empty() && (partition || (base_class != 0x03 && base_class != 0x12))) {
+    if (device.nodes.empty() && (partition || (base_class != 0x03 && base_class != 0x12))) {
       return;
     }
-    found.name = name;
-    found.is_pci = !partition;
-    found.vendor = partition ? pci_vendor_amd : attribute(sys_, join(*real, "vendor"));
-    found.device = attribute(sys_, join(*real, "device"));
-    found.driver = driver_of(sys_, *real);
-    merge(std::move(found));
+    device.name = name;
+    device.is_pci = !partition;
+    device.vendor = partition ? pci_vendor_amd : attribute(sys_, join(*real, "vendor"));
+    device.device = attribute(sys_, join(*real, "device"));
+    device.driver = driver_of(sys_, *real);
+    merge(std::move(device));
   }
 
   [[nodiscard]] std::vector<drm_device> take() && {
-    std::vector<drm_device> all;
+    std::vector<drm_device> devices;
     for (const bool pci : {true, false}) {
       for (auto& [name, device] : devices_) {
         if (device.is_pci == pci) {
-          all.push_back(std::move(device));
+          devices.push_back(std::move(device));
         }
       }
     }
-    return all;
+    return devices;
   }
 
  private:
-  void merge(drm_device&& found) {
-    drm_device& known = devices_.try_emplace(found.name, found).first->second;
-    known.nodes.insert(known.nodes.end(), found.nodes.begin(), found.nodes.end());
+  void merge(drm_device&& device) {
+    drm_device& known = devices_.try_emplace(device.name, device).first->second;
+    known.nodes.insert(known.nodes.end(), device.nodes.begin(), device.nodes.end());
     std::sort(known.nodes.begin(), known.nodes.end());
     known.nodes.erase(std::unique(known.nodes.begin(), known.nodes.end()), known.nodes.end());
   }

@@ -42,19 +42,19 @@ bool is_named(const drm_gpu& gpu, const std::string& id) {
 }
 
 /// The chosen GPUs. An ID names one of them, or the PCI address of one or of all its partitions.
-std::vector<drm_gpu> select_gpus(const std::vector<drm_gpu>& all,
+std::vector<drm_gpu> select_gpus(const std::vector<drm_gpu>& merged,
                                  const std::vector<std::string>& ids) {
   if (ids.empty()) {
-    return all;
+    return merged;
   }
   for (const std::string& id : ids) {
-    if (std::any_of(all.begin(), all.end(), [&](const drm_gpu& gpu) {
+    if (std::any_of(merged.begin(), merged.end(), [&](const drm_gpu& gpu) {
           return is_named(gpu, id) || id == gpu.address;
         })) {
       continue;
     }
     std::string there;
-    for (const drm_gpu& gpu : all) {
+    for (const drm_gpu& gpu : merged) {
       there += fmt::format("{}{} = {}",
                            there.empty() ? "" : ", ",
                            gpu.index,
@@ -67,7 +67,7 @@ std::vector<drm_gpu> select_gpus(const std::vector<drm_gpu>& all,
                 "use the index, the unique name or the PCI address of a GPU");
   }
   std::vector<drm_gpu> chosen;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(chosen), [&](const drm_gpu& gpu) {
+  std::copy_if(merged.begin(), merged.end(), std::back_inserter(chosen), [&](const drm_gpu& gpu) {
     return std::any_of(ids.begin(), ids.end(), [&](const std::string& id) {
       return is_named(gpu, id) || id == gpu.address;
     });
@@ -76,7 +76,7 @@ std::vector<drm_gpu> select_gpus(const std::vector<drm_gpu>& all,
 }
 
 /// Adds the nodes and groups, without the hooks.
-void merge(cdi::edits& all, const cdi::edits& edits) {
+void merge(cdi::edits& merged, const cdi::edits& edits) {
   const auto add = [](auto& to, const auto& from) {
     for (const auto& each : from) {
       if (std::find(to.begin(), to.end(), each) == to.end()) {
@@ -84,8 +84,8 @@ void merge(cdi::edits& all, const cdi::edits& edits) {
       }
     }
   };
-  add(all.device_nodes, edits.device_nodes);
-  add(all.additional_gids, edits.additional_gids);
+  add(merged.device_nodes, edits.device_nodes);
+  add(merged.additional_gids, edits.additional_gids);
 }
 
 [[noreturn]] void throw_none(gpu_vendor source, const root_view& sys, const findings& report) {
@@ -106,19 +106,19 @@ void merge(cdi::edits& all, const cdi::edits& edits) {
 
 generated generate_drm(const generate_options& options) {
   const root_view sys(options.sys_root);
-  drm_gpus found = options.source == gpu_vendor::amd ? find_amd_gpus(sys) : find_intel_gpus(sys);
-  if (found.gpus.empty()) {
-    throw_none(options.source, sys, found.report);
+  drm_gpus gpus = options.source == gpu_vendor::amd ? find_amd_gpus(sys) : find_intel_gpus(sys);
+  if (gpus.gpus.empty()) {
+    throw_none(options.source, sys, gpus.report);
   }
   const std::string dev_root = find_dev_root(options);
   const node_finder nodes(dev_root, {}, {});
   const drm_links links_of_udev(dev_root);
   const hook_maker hooks(options.hook_path, options.disabled_hooks);
   generated result;
-  cdi::edits all;
+  cdi::edits merged;
   std::vector<std::string> links;
-  for (const drm_gpu& gpu : select_gpus(found.gpus, options.device_ids)) {
-    auto edits = nodes.all(gpu.nodes, text_of(gpu), found.report);
+  for (const drm_gpu& gpu : select_gpus(gpus.gpus, options.device_ids)) {
+    auto edits = nodes.all(gpu.nodes, text_of(gpu), gpus.report);
     if (!edits) {
       continue;
     }
@@ -131,26 +131,26 @@ generated generate_drm(const generate_options& options) {
       }
     }
     if (result.content.devices.size() == before) {
-      found.report.incomplete.push_back(
+      gpus.report.incomplete.push_back(
           fmt::format("{} is left out: it has no unique ID, and its index is not requested "
                       "(--device-name-strategy index)",
                       text_of(gpu)));
       continue;
     }
-    merge(all, *edits);
+    merge(merged, *edits);
     links.insert(links.end(), own_links.begin(), own_links.end());
   }
   if (result.content.devices.empty()) {
-    throw_none(options.source, sys, found.report);
+    throw_none(options.source, sys, gpus.report);
   }
   if (options.all_device) {
     // One hook: each is a process at each container's start.
-    hooks.add_each(all, "create-symlinks", "--link", links);
-    result.content.devices.push_back({"all", {}, all});
+    hooks.add_each(merged, "create-symlinks", "--link", links);
+    result.content.devices.push_back({"all", {}, merged});
   }
-  result.found.push_back(std::move(found.summary));
-  result.missing = std::move(found.report.missing);
-  result.incomplete = std::move(found.report.incomplete);
+  result.found.push_back(std::move(gpus.summary));
+  result.missing = std::move(gpus.report.missing);
+  result.incomplete = std::move(gpus.report.incomplete);
   result.content.kind = fmt::format("{}/{}", options.vendor, options.device_class);
   result.content.version = cdi::minimum_version(result.content);
   return result;

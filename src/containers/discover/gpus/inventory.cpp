@@ -58,7 +58,7 @@ std::vector<mig_entry> instances_of(const nvml_library& nvml,
   unsigned int most = 0;
   nvml_library::check(
       nvml->nvmlDeviceGetMaxMigDeviceCount(gpu, &most), object, "nvmlDeviceGetMaxMigDeviceCount");
-  std::vector<mig_entry> found;
+  std::vector<mig_entry> entries;
   for (unsigned int index = 0; index < most; ++index) {
     nvml::nvmlDevice_t device = nullptr;
     const auto result = nvml->nvmlDeviceGetMigDeviceHandleByIndex(gpu, index, &device);
@@ -69,12 +69,12 @@ std::vector<mig_entry> instances_of(const nvml_library& nvml,
     const std::string name = std::string(object).append(", instance ") + std::to_string(index);
     try {
       nvml_library::check(result, name, "nvmlDeviceGetMigDeviceHandleByIndex");
-      found.push_back(instance_of(nvml, device, index, name));
+      entries.push_back(instance_of(nvml, device, index, name));
     } catch (const error& failure) {
       leave_out(failure, left_out);
     }
   }
-  return found;
+  return entries;
 }
 
 gpu_entry describe(const nvml_library& nvml,
@@ -116,7 +116,7 @@ std::vector<gpu_entry> query_nvml(const std::string& library, std::vector<std::s
   const nvml_library& nvml = nvml_library::instance();
   unsigned int count = 0;
   nvml_library::check(nvml->nvmlDeviceGetCount_v2(&count), {}, "nvmlDeviceGetCount");
-  std::vector<gpu_entry> found;
+  std::vector<gpu_entry> gpus;
   for (unsigned int index = 0; index < count; ++index) {
     nvml::nvmlDevice_t device = nullptr;
     const auto result = nvml->nvmlDeviceGetHandleByIndex_v2(index, &device);
@@ -127,12 +127,12 @@ std::vector<gpu_entry> query_nvml(const std::string& library, std::vector<std::s
     try {
       nvml_library::check(
           result, std::string("GPU ") + std::to_string(index), "nvmlDeviceGetHandleByIndex");
-      found.push_back(describe(nvml, device, index, left_out));
+      gpus.push_back(describe(nvml, device, index, left_out));
     } catch (const error& failure) {
       leave_out(failure, left_out);
     }
   }
-  return found;
+  return gpus;
 }
 
 namespace {
@@ -149,12 +149,12 @@ bool names_instance(const std::string& id, const gpu_entry& gpu, const mig_entry
   return id == instance_id(gpu, instance) || id == instance.uuid;
 }
 
-[[noreturn]] void throw_unknown(const std::string& id, const std::vector<gpu_entry>& all) {
+[[noreturn]] void throw_unknown(const std::string& id, const std::vector<gpu_entry>& gpus) {
   std::string there;
   const auto add = [&](const std::string& name, const std::string& uuid) {
     there += fmt::format("{}{} = {}", there.empty() ? "" : ", ", name, uuid);
   };
-  for (const gpu_entry& gpu : all) {
+  for (const gpu_entry& gpu : gpus) {
     add(std::to_string(gpu.index), gpu.uuid);
     for (const mig_entry& instance : gpu.instances) {
       add(instance_id(gpu, instance), instance.uuid);
@@ -170,24 +170,24 @@ bool names_instance(const std::string& id, const gpu_entry& gpu, const mig_entry
 
 }  // namespace
 
-std::vector<gpu_entry> select_devices(const std::vector<gpu_entry>& all,
+std::vector<gpu_entry> select_devices(const std::vector<gpu_entry>& gpus,
                                       const std::vector<std::string>& ids) {
   if (ids.empty()) {
-    return all;
+    return gpus;
   }
   for (const std::string& id : ids) {
-    const bool known = std::any_of(all.begin(), all.end(), [&](const gpu_entry& gpu) {
+    const bool known = std::any_of(gpus.begin(), gpus.end(), [&](const gpu_entry& gpu) {
       return names_gpu(id, gpu) ||
              std::any_of(gpu.instances.begin(), gpu.instances.end(), [&](const auto& each) {
                return names_instance(id, gpu, each);
              });
     });
     if (!known) {
-      throw_unknown(id, all);
+      throw_unknown(id, gpus);
     }
   }
   std::vector<gpu_entry> chosen;
-  for (const gpu_entry& gpu : all) {
+  for (const gpu_entry& gpu : gpus) {
     const bool whole =
         std::any_of(ids.begin(), ids.end(), [&](const auto& id) { return names_gpu(id, gpu); });
     gpu_entry part = gpu;

@@ -37,7 +37,7 @@ struct gpu_entry {
 /// The devices with these `ids`: "0" is a GPU with all its instances, "0:1" an instance, or the
 /// UUID of either. All devices without IDs. Throws `error` (device_not_found) with a list of the
 /// available ones.
-[[nodiscard]] std::vector<gpu_entry> select_devices(const std::vector<gpu_entry>& all,
+[[nodiscard]] std::vector<gpu_entry> select_devices(const std::vector<gpu_entry>& gpus,
                                                     const std::vector<std::string>& ids);
 
 }  // namespace gpushm::discover

@@ -38,15 +38,15 @@ void leave_out(findings& report, const std::string& device, const std::string& w
 }  // namespace
 
 mig_minors parse_mig_minors(std::string_view text) {
-  mig_minors found;
+  mig_minors entry;
   for (const std::string_view line : base::lines_of(text)) {
     const auto words = base::split(line, " \t\r");
     const auto minor = words.size() == 2 ? base::number<int>(words[1]) : std::nullopt;
     if (minor && *minor >= 0) {
-      found.emplace(words[0], *minor);
+      entry.emplace(words[0], *minor);
     }
   }
-  return found;
+  return entry;
 }
 
 std::optional<unsigned int> major_of(std::string_view majors, std::string_view driver) {
@@ -86,18 +86,18 @@ std::optional<cdi::device_node> node_finder::node(const std::string& path) const
   if (::stat(host_path.c_str(), &about) != 0 || !S_ISCHR(about.st_mode)) {
     return std::nullopt;
   }
-  cdi::device_node found;
-  found.path = path;
+  cdi::device_node entry;
+  entry.path = path;
   if (host_path != path) {
-    found.host_path = host_path;
+    entry.host_path = host_path;
   }
   if ((about.st_mode & all_users) != all_users) {
-    found.file_mode = about.st_mode & permission_bits;
+    entry.file_mode = about.st_mode & permission_bits;
     if (about.st_gid != 0) {
-      found.gid = about.st_gid;
+      entry.gid = about.st_gid;
     }
   }
-  return found;
+  return entry;
 }
 
 void node_finder::add(cdi::edits& edits, const cdi::device_node& node) const {
@@ -114,12 +114,12 @@ std::optional<cdi::edits> node_finder::all(const std::vector<std::string>& paths
                                            findings& report) const {
   cdi::edits edits;
   for (const std::string& path : paths) {
-    const auto found = node(path);
-    if (!found) {
+    const auto entry = node(path);
+    if (!entry) {
       leave_out(report, device, std::string("missing device node ").append(outside(path)));
       return std::nullopt;
     }
-    add(edits, *found);
+    add(edits, *entry);
   }
   return edits;
 }
@@ -138,8 +138,8 @@ std::optional<cdi::edits> node_finder::whole_gpu(const gpu_entry& gpu, findings&
     if (!name.starts_with("card") && !name.starts_with("renderD")) {
       continue;
     }
-    if (const auto found = node(std::string("/dev/dri/").append(name))) {
-      add(edits, *found);
+    if (const auto entry = node(std::string("/dev/dri/").append(name))) {
+      add(edits, *entry);
     }
   }
   return edits;
@@ -184,8 +184,8 @@ cdi::edits node_finder::common(std::string_view majors, findings& report) const 
   std::vector<std::string> absent;
   for (const char* path :
        {"/dev/nvidia-modeset", "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm", "/dev/nvidiactl"}) {
-    if (const auto found = node(path)) {
-      add(edits, *found);
+    if (const auto entry = node(path)) {
+      add(edits, *entry);
       continue;
     }
     const std::string_view name = base::name_of(path);

@@ -157,10 +157,10 @@ void add_all(std::string_view name, std::uint64_t total_bytes, chunk_source& chu
 
 }  // namespace
 
-std::unique_ptr<region> backend::import(const import_request& wanted, chunk_source& chunks) const {
-  const auto pending = begin_import(wanted);
-  add_all(wanted.name,
-          wanted.total_bytes,
+std::unique_ptr<region> backend::import(const import_request& request, chunk_source& chunks) const {
+  const auto pending = begin_import(request);
+  add_all(request.name,
+          request.total_bytes,
           chunks,
           [&](base::guarded_fd file, std::uint64_t chunk_bytes) {
             pending->add(std::move(file), chunk_bytes);

@@ -169,12 +169,12 @@ class backend {
   /// Maps memory created elsewhere. Blocks while `chunks` does, and while the driver maps. Throws
   /// what `chunks` throws, wrong_descriptor_kind, protocol_error (the chunks do not have the
   /// announced size), driver_error, out_of_memory; nothing is mapped then.
-  [[nodiscard]] std::unique_ptr<region> import(const import_request& wanted,
+  [[nodiscard]] std::unique_ptr<region> import(const import_request& request,
                                                chunk_source& chunks) const;
 
  private:
   [[nodiscard]] virtual std::unique_ptr<importer> begin_import(
-      const import_request& wanted) const = 0;
+      const import_request& request) const = 0;
 };
 
 /// The backend that creates memory on `device`: an ordinal, "GPU-…", "MIG-…", "host", or "auto"

@@ -124,10 +124,10 @@ class device_allocation final : public device_region<allocation, owned_mapping> 
 
 class device_importer final : public importer {
  public:
-  device_importer(const import_request& wanted, const driver::gpu& gpu)
-      : offset_bytes_(wanted.offset_bytes),
+  device_importer(const import_request& request, const driver::gpu& gpu)
+      : offset_bytes_(request.offset_bytes),
         mapping_(std::make_unique<device_mapping>(
-            "open", wanted.name, gpu, wanted.total_bytes, wanted.access)) {}
+            "open", request.name, gpu, request.total_bytes, request.access)) {}
 
   void add(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
     mapping_->add(std::move(chunk), chunk_bytes);
@@ -230,8 +230,8 @@ std::unique_ptr<allocation> cuda_vmm_backend::allocate(
       std::move(bytes), mapped_bytes, std::move(mapping), std::move(chunks));
 }
 
-std::unique_ptr<importer> cuda_vmm_backend::begin_import(const import_request& wanted) const {
-  return std::make_unique<device_importer>(wanted, gpu_);
+std::unique_ptr<importer> cuda_vmm_backend::begin_import(const import_request& request) const {
+  return std::make_unique<device_importer>(request, gpu_);
 }
 
 }  // namespace gpushm::memory

@@ -31,7 +31,8 @@ class cuda_vmm_backend final : public backend {
       std::chrono::steady_clock::time_point deadline) const override;
 
  private:
-  [[nodiscard]] std::unique_ptr<importer> begin_import(const import_request& wanted) const override;
+  [[nodiscard]] std::unique_ptr<importer> begin_import(
+      const import_request& request) const override;
 
   driver::gpu gpu_;
   cuda::CUmemAllocationProp properties_{};

@@ -72,20 +72,20 @@ gpu_source find_gpu_source(const void* first, const std::string& name) {
   return result;
 }
 
-void copy_to_host(const gpu_source& from,
+void copy_to_host(const gpu_source& source,
                   std::uint64_t offset_bytes,
                   std::span<std::byte> target,
                   const std::string& name) {
-  const auto first = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(from.first));
-  device_bytes(name, from.device, first).read(offset_bytes, target);
+  const auto first = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(source.first));
+  device_bytes(name, source.device, first).read(offset_bytes, target);
 }
 
-void copy_on_gpu(const gpu_source& from,
+void copy_on_gpu(const gpu_source& source,
                  void* target,
                  std::uint64_t size_bytes,
                  const std::string& name) {
-  const private_stream on(from.device, "write", name);
-  const auto first = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(from.first));
+  const private_stream on(source.device, "write", name);
+  const auto first = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(source.first));
   const auto into = static_cast<cuda::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(target));
   cuda_driver::check(
       cuda_driver::instance()->cuMemcpyDtoDAsync_v2(into, first, size_bytes, on.get()),

@@ -48,11 +48,11 @@ struct gpu_source {
 [[nodiscard]] gpu_source find_gpu_source(const void* first, const std::string& name);
 /// Copies from it to host memory, or to addresses that its GPU can use; on the `private_stream` of
 /// its GPU. Blocks until done. Throws `error`: driver_error, forked.
-void copy_to_host(const gpu_source& from,
+void copy_to_host(const gpu_source& source,
                   std::uint64_t offset_bytes,
                   std::span<std::byte> target,
                   const std::string& name);
-void copy_on_gpu(const gpu_source& from,
+void copy_on_gpu(const gpu_source& source,
                  void* target,
                  std::uint64_t size_bytes,
                  const std::string& name);

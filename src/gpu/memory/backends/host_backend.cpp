@@ -246,9 +246,9 @@ class host_allocator {
 
 class host_importer final : public importer {
  public:
-  explicit host_importer(const import_request& wanted)
-      : offset_bytes_(wanted.offset_bytes),
-        range_("open", wanted.name, wanted.total_bytes, wanted.access) {}
+  explicit host_importer(const import_request& request)
+      : offset_bytes_(request.offset_bytes),
+        range_("open", request.name, request.total_bytes, request.access) {}
 
   void add(base::guarded_fd chunk, std::uint64_t chunk_bytes) override {
     range_.add(std::move(chunk), chunk_bytes);
@@ -296,8 +296,8 @@ std::unique_ptr<allocation> host_backend::allocate(
       std::move(range), first, mapped_bytes, std::move(chunks));
 }
 
-std::unique_ptr<importer> host_backend::begin_import(const import_request& wanted) const {
-  return std::make_unique<host_importer>(wanted);
+std::unique_ptr<importer> host_backend::begin_import(const import_request& request) const {
+  return std::make_unique<host_importer>(request);
 }
 
 }  // namespace gpushm::memory

@@ -24,7 +24,8 @@ class host_backend final : public backend {
       std::chrono::steady_clock::time_point deadline) const override;
 
  private:
-  [[nodiscard]] std::unique_ptr<importer> begin_import(const import_request& wanted) const override;
+  [[nodiscard]] std::unique_ptr<importer> begin_import(
+      const import_request& request) const override;
 
   device_id device_;
   bool huge_pages_;

@@ -135,14 +135,14 @@ cuda::CUdeviceptr open_in_driver(std::string_view name, const remote_memory& mem
 /// Opens the handle, again until it is certain that the driver has mapped that memory and no other.
 std::unique_ptr<opened_handle> open_checked(std::string_view name,
                                             const remote_memory& memory,
-                                            const exported_memory& which) {
+                                            const exported_memory& exported_memory) {
   for (;;) {
     const address_table::opening opening(addresses());
-    auto opened = std::make_unique<opened_handle>(which, open_in_driver(name, memory));
+    auto opened = std::make_unique<opened_handle>(exported_memory, open_in_driver(name, memory));
     address_table::place place;
     const auto verdict = addresses().enter(
         opening,
-        which,
+        exported_memory,
         opened->base(),
         [](const address_table::entry& each) { return each.memory.usable(); },
         place);

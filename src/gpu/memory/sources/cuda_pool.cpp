@@ -64,9 +64,9 @@ class imported_pointer {
  public:
   imported_pointer(std::string_view name,
                    const remote_memory& memory,
-                   std::shared_ptr<const imported_pool> from,
+                   std::shared_ptr<const imported_pool> pool,
                    cuda::CUdevice device)
-      : from_(std::move(from)), device_(device) {
+      : from_(std::move(pool)), device_(device) {
     cuda::CUmemPoolPtrExportData data{};
     static_assert(sizeof data == sizeof memory.handle);
     std::memcpy(&data, memory.handle.data(), sizeof data);

@@ -38,7 +38,7 @@ base::guarded_fd find_descriptor(const mapped_file& file) {
   if (listing == nullptr) {
     return {};
   }
-  base::guarded_fd found;
+  base::guarded_fd descriptor;
   while (const dirent* const entry = ::readdir(listing)) {  // NOLINT(concurrency-mt-unsafe): local
     int number = -1;
     const std::string_view text = entry->d_name;
@@ -48,15 +48,15 @@ base::guarded_fd find_descriptor(const mapped_file& file) {
     if (!is_file(number, file)) {
       continue;
     }
-    found = base::guarded_fd::open([&] { return ::fcntl(number, F_DUPFD_CLOEXEC, 0); });
+    descriptor = base::guarded_fd::open([&] { return ::fcntl(number, F_DUPFD_CLOEXEC, 0); });
     // Another thread may have closed it and opened another file with the same number.
-    if (found && is_file(found.get(), file)) {
+    if (descriptor && is_file(descriptor.get(), file)) {
       break;
     }
-    found.reset();
+    descriptor.reset();
   }
   ::closedir(listing);
-  return found;
+  return descriptor;
 }
 
 class memfd_source final : public source {

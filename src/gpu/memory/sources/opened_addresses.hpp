@@ -32,7 +32,8 @@ class opened_addresses {
   /// Exists while the driver opens a handle.
   class opening {
    public:
-    explicit opening(opened_addresses& all) : all_(all), begun_at_(all.begin_opening()) {}
+    explicit opening(opened_addresses& addresses)
+        : all_(addresses), begun_at_(addresses.begin_opening()) {}
     opening(const opening&) = delete;
     opening& operator=(const opening&) = delete;
     ~opening() {
@@ -58,7 +59,7 @@ class opened_addresses {
   /// exists in the driver. Blocks while another thread closes its mapping at that address.
   template <typename Usable>
   [[nodiscard]] verdict enter(
-      const opening& from, Memory memory, std::uint64_t address, Usable&& usable, place& at) {
+      const opening& opening, Memory memory, std::uint64_t address, Usable&& usable, place& place) {
     std::unique_lock lock(mutex_);
     bool waited = false;
     for (;;) {
@@ -78,28 +79,28 @@ class opened_addresses {
         return verdict::another;
       }
       was_mapped_during_open = was_mapped_during_open || (each.now == entry::state::closed &&
-                                                          each.closed_at > from.begun_at_);
+                                                          each.closed_at > opening.begun_at_);
     }
     if (was_mapped_during_open) {
       return verdict::unsure;
     }
     entries_.push_front({std::move(memory), address});
-    at = entries_.begin();
+    place = entries_.begin();
     return verdict::entered;
   }
 
   /// Call before and after the driver closes it.
-  void closing(place at) noexcept {
+  void closing(place place) noexcept {
     const std::lock_guard lock(mutex_);
-    at->now = entry::state::closing;
+    place->now = entry::state::closing;
   }
-  void closed(place at) noexcept {
+  void closed(place place) noexcept {
     {
       const std::lock_guard lock(mutex_);
-      at->now = entry::state::closed;
-      at->closed_at = ++closed_;
+      place->now = entry::state::closed;
+      place->closed_at = ++closed_;
       if (openings_ == 0) {
-        entries_.erase(at);
+        entries_.erase(place);
       }
     }
     changed_.notify_all();

@@ -12,7 +12,7 @@ namespace gpushm::memory {
 std::optional<mapped_file> find_mapped_file(std::istream& maps,
                                             std::uint64_t first,
                                             std::uint64_t end) {
-  std::optional<mapped_file> found;
+  std::optional<mapped_file> file;
   std::uint64_t next = first;  // the first byte not covered by any line yet
   std::string line;
   while (next < end && std::getline(maps, line)) {
@@ -41,16 +41,16 @@ std::optional<mapped_file> find_mapped_file(std::istream& maps,
                            offset + (next - start),
                            path.starts_with("/memfd:"),
                            rights.size() == 4 && rights[3] == 's'};
-    if (!found) {
-      found = here;
-    } else if (here.device != found->device || here.inode != found->inode ||
-               here.shared != found->shared || here.is_memfd != found->is_memfd ||
-               here.offset_bytes != found->offset_bytes + (next - first)) {
+    if (!file) {
+      file = here;
+    } else if (here.device != file->device || here.inode != file->inode ||
+               here.shared != file->shared || here.is_memfd != file->is_memfd ||
+               here.offset_bytes != file->offset_bytes + (next - first)) {
       return std::nullopt;
     }
     next = stop;
   }
-  return next >= end ? found : std::nullopt;
+  return next >= end ? file : std::nullopt;
 }
 
 }  // namespace gpushm::memory

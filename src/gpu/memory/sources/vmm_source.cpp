@@ -100,7 +100,7 @@ std::unique_ptr<source> find_chunks(std::string_view name,
         "that allocated it");
   }
   chunk next = chunk_at(first.address);
-  auto found = std::make_unique<vmm_source>(name, first, size_bytes, first.address - next.start);
+  auto source = std::make_unique<vmm_source>(name, first, size_bytes, first.address - next.start);
   const cuda::CUdeviceptr end = first.address + size_bytes;
   for (;;) {
     if (next.size_bytes == 0 || next.start + next.size_bytes <= next.start) {
@@ -109,10 +109,10 @@ std::unique_ptr<source> find_chunks(std::string_view name,
                  " bytes before the end of the range",
              "share only mapped memory");
     }
-    found->append(next);
+    source->append(next);
     const cuda::CUdeviceptr next_start = next.start + next.size_bytes;
     if (next_start >= end) {
-      return found;
+      return source;
     }
     next = chunk_at(next_start);
     if (next.size_bytes == 0) {

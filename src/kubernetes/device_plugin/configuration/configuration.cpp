@@ -14,106 +14,113 @@ namespace {
 
 using node = configuration_reader::node;
 
-void read_version(configuration_reader& in, const node& from, const std::string& path) {
+void read_version(configuration_reader& reader, const node& node, const std::string& path) {
   std::string version;
-  if (in.read(from, path, version) && !version.empty() && version != "v1") {
-    in.report(from,
-              fmt::format("{} cannot be {}", path, base::in_quotes(version)),
-              "write version: v1, the only supported version");
+  if (reader.read(node, path, version) && !version.empty() && version != "v1") {
+    reader.report(node,
+                  fmt::format("{} cannot be {}", path, base::in_quotes(version)),
+                  "write version: v1, the only supported version");
   }
 }
 
-void read_naming(configuration_reader& in,
-                 const node& from,
+void read_naming(configuration_reader& reader,
+                 const node& source,
                  const std::string& path,
-                 std::vector<naming>& to) {
+                 std::vector<naming>& namings) {
   naming out;
   bool has_pattern = false;
   bool has_name = false;
-  const std::size_t before = in.problem_count();
-  in.read_mapping(from,
-                  path,
-                  {{"pattern",
-                    [&](const node& value, const std::string& at) {
-                      has_pattern = in.read(value, at, out.pattern) && !out.pattern.empty();
-                    }},
-                   {"name", [&](const node& value, const std::string& at) {
-                      has_name = in.read(value, at, out.name) && !out.name.empty();
-                      if (!has_name) {
-                        return;
-                      }
-                      out.name = whole_resource_name(out.name);
-                      if (const auto why = resource_name_problem(out.name)) {
-                        in.report(
-                            value,
-                            fmt::format("{} cannot be {}: {}", at, base::in_quotes(out.name), *why),
-                            "write a name like nvidia.com/a100");
-                      }
-                    }}});
-  if (in.problem_count() == before && !(has_pattern && has_name)) {
-    in.report(from,
-              path + (has_pattern ? " has no name" : " has no pattern"),
-              "map devices to a name: {pattern: \"*A100*\", name: a100}");
+  const std::size_t before = reader.problem_count();
+  reader.read_mapping(
+      source,
+      path,
+      {{"pattern",
+        [&](const node& value, const std::string& place) {
+          has_pattern = reader.read(value, place, out.pattern) && !out.pattern.empty();
+        }},
+       {"name", [&](const node& value, const std::string& place) {
+          has_name = reader.read(value, place, out.name) && !out.name.empty();
+          if (!has_name) {
+            return;
+          }
+          out.name = whole_resource_name(out.name);
+          if (const auto why = resource_name_problem(out.name)) {
+            reader.report(
+                value,
+                fmt::format("{} cannot be {}: {}", place, base::in_quotes(out.name), *why),
+                "write a name like nvidia.com/a100");
+          }
+        }}});
+  if (reader.problem_count() == before && !(has_pattern && has_name)) {
+    reader.report(source,
+                  path + (has_pattern ? " has no name" : " has no pattern"),
+                  "map devices to a name: {pattern: \"*A100*\", name: a100}");
   }
-  to.push_back(std::move(out));
+  namings.push_back(std::move(out));
 }
 
-void read_resources(configuration_reader& in,
-                    const node& from,
+void read_resources(configuration_reader& reader,
+                    const node& source,
                     const std::string& path,
                     configuration& out) {
-  const auto list_into = [&in](std::vector<naming>& to) {
-    return [&in, &to](const node& value, const std::string& at) {
-      in.read_list(value, at, [&](const node& each, const std::string& where) {
-        read_naming(in, each, where, to);
+  const auto list_into = [&reader](std::vector<naming>& namings) {
+    return [&reader, &namings](const node& value, const std::string& place) {
+      reader.read_list(value, place, [&](const node& each, const std::string& where) {
+        read_naming(reader, each, where, namings);
       });
     };
   };
-  in.read_mapping(
-      from, path, {{"gpus", list_into(out.gpu_names)}, {"mig", list_into(out.mig_names)}});
+  reader.read_mapping(
+      source, path, {{"gpus", list_into(out.gpu_names)}, {"mig", list_into(out.mig_names)}});
 }
 
-void read_imex(configuration_reader& in,
-               const node& from,
+void read_imex(configuration_reader& reader,
+               const node& source,
                const std::string& path,
                imex_channels& out) {
-  in.read_mapping(
-      from,
+  reader.read_mapping(
+      source,
       path,
       {{"channelIDs",
-        [&](const node& value, const std::string& at) {
+        [&](const node& value, const std::string& place) {
           std::vector<std::int64_t> ids;
-          if (!in.read(value, at, ids)) {
+          if (!reader.read(value, place, ids)) {
             return;
           }
           out.channel_zero = !ids.empty();
           if (ids.size() > 1 || (ids.size() == 1 && ids.front() != 0)) {
-            in.report(value, at + " can only be [] or [0]", "leave out every other channel");
+            reader.report(value, place + " can only be [] or [0]", "leave out every other channel");
           }
         }},
-       {"required",
-        [&](const node& value, const std::string& at) { in.read(value, at, out.required); }}});
+       {"required", [&](const node& value, const std::string& place) {
+          reader.read(value, place, out.required);
+        }}});
 }
 
-void read_file(configuration_reader& in, const node& root, configuration& out) {
-  sharing_reader sharing(in, out);
-  in.read_mapping(
+void read_file(configuration_reader& reader, const node& root, configuration& out) {
+  sharing_reader sharing(reader, out);
+  reader.read_mapping(
       root,
       "",
-      {{"version", [&](const node& value, const std::string& at) { read_version(in, value, at); }},
+      {{"version",
+        [&](const node& value, const std::string& path) { read_version(reader, value, path); }},
        {"flags",
-        [&](const node& value, const std::string& at) { read_flags(in, value, at, out.flags); }},
+        [&](const node& value, const std::string& path) {
+          read_flags(reader, value, path, out.flags);
+        }},
        {"resources",
-        [&](const node& value, const std::string& at) {
+        [&](const node& value, const std::string& path) {
           if (configuration_reader::is_list(value)) {
-            sharing.read_misplaced_resources(value, at);
+            sharing.read_misplaced_resources(value, path);
           } else {
-            read_resources(in, value, at, out);
+            read_resources(reader, value, path, out);
           }
         }},
-       {"sharing", [&](const node& value, const std::string& at) { sharing.read(value, at); }},
+       {"sharing", [&](const node& value, const std::string& path) { sharing.read(value, path); }},
        {"imex",
-        [&](const node& value, const std::string& at) { read_imex(in, value, at, out.imex); }},
+        [&](const node& value, const std::string& path) {
+          read_imex(reader, value, path, out.imex);
+        }},
        {"agent", {}}});
   sharing.finish();
 }

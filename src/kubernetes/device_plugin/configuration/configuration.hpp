@@ -22,15 +22,15 @@ enum class replica_policy { distributed, packed };
 [[nodiscard]] std::string_view to_string(device_id_strategy value);
 [[nodiscard]] std::string_view to_string(replica_policy value);
 
-// Each throws `error` (invalid_argument) for any other value; the error names the setting `what`
+// Each throws `error` (invalid_argument) for any other value; the error names the setting `setting`
 // ("--mig-strategy").
-[[nodiscard]] mig_strategy parse_mig_strategy(std::string_view text, std::string_view what);
+[[nodiscard]] mig_strategy parse_mig_strategy(std::string_view text, std::string_view setting);
 [[nodiscard]] device_id_strategy parse_device_id_strategy(std::string_view text,
-                                                          std::string_view what);
-[[nodiscard]] replica_policy parse_replica_policy(std::string_view text, std::string_view what);
+                                                          std::string_view setting);
+[[nodiscard]] replica_policy parse_replica_policy(std::string_view text, std::string_view setting);
 /// One or more, separated by commas: "envvar,cdi-cri".
 [[nodiscard]] std::set<device_list_strategy> parse_device_list_strategies(std::string_view text,
-                                                                          std::string_view what);
+                                                                          std::string_view setting);
 
 /// `flags` of the NVIDIA device plugin's file. Empty: not set; the accessors return the defaults.
 struct plugin_flags {

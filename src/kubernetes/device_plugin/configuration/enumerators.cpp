@@ -56,11 +56,11 @@ std::string list_of(const Spellings& spellings) {
   return text;
 }
 
-[[noreturn]] void throw_invalid_value(std::string_view what,
+[[noreturn]] void throw_invalid_value(std::string_view setting,
                                       std::string_view text,
                                       const std::string& choice) {
   throw error(errc::invalid_argument,
-              fmt::format("set {}", what),
+              fmt::format("set {}", setting),
               text,
               "invalid value",
               "write " + choice);
@@ -135,41 +135,41 @@ std::string device_list_choice() {
   return list_of(list_spellings);
 }
 
-mig_strategy parse_mig_strategy(std::string_view text, std::string_view what) {
+mig_strategy parse_mig_strategy(std::string_view text, std::string_view setting) {
   if (const auto value = mig_strategy_of(text)) {
     return *value;
   }
-  throw_invalid_value(what, text, mig_choice());
+  throw_invalid_value(setting, text, mig_choice());
 }
 
-device_id_strategy parse_device_id_strategy(std::string_view text, std::string_view what) {
+device_id_strategy parse_device_id_strategy(std::string_view text, std::string_view setting) {
   if (const auto value = device_id_strategy_of(text)) {
     return *value;
   }
-  throw_invalid_value(what, text, device_id_choice());
+  throw_invalid_value(setting, text, device_id_choice());
 }
 
-replica_policy parse_replica_policy(std::string_view text, std::string_view what) {
+replica_policy parse_replica_policy(std::string_view text, std::string_view setting) {
   if (const auto value = value_of<replica_policy>(policy_spellings, text)) {
     return *value;
   }
-  throw_invalid_value(what, text, list_of(policy_spellings));
+  throw_invalid_value(setting, text, list_of(policy_spellings));
 }
 
 std::set<device_list_strategy> parse_device_list_strategies(std::string_view text,
-                                                            std::string_view what) {
-  std::set<device_list_strategy> found;
+                                                            std::string_view setting) {
+  std::set<device_list_strategy> strategies;
   for (const std::string_view each : base::split(text, ",")) {
     const auto value = device_list_strategy_of(base::trim(each));
     if (!value) {
-      throw_invalid_value(what, base::trim(each), device_list_choice());
+      throw_invalid_value(setting, base::trim(each), device_list_choice());
     }
-    found.insert(*value);
+    strategies.insert(*value);
   }
-  if (found.empty()) {
-    throw_invalid_value(what, text, device_list_choice());
+  if (strategies.empty()) {
+    throw_invalid_value(setting, text, device_list_choice());
   }
-  return found;
+  return strategies;
 }
 
 std::string whole_resource_name(std::string_view name) {

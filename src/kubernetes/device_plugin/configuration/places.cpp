@@ -111,14 +111,14 @@ int nearness(const placed_key& key, const std::string& path) {
 /// The row of the setting that `text` means in the mapping `path`, by a name of at most this
 /// distance; null: none. Of several, the nearest to the mapping.
 const placed_key* meant(const std::string& text, const std::string& path, std::size_t distance) {
-  const placed_key* found = nullptr;
+  const placed_key* key = nullptr;
   for (const placed_key& each : keys) {
     if (base::edit_distance(folded(each.name), text, distance) <= distance &&
-        (found == nullptr || nearness(each, path) > nearness(*found, path))) {
-      found = &each;
+        (key == nullptr || nearness(each, path) > nearness(*key, path))) {
+      key = &each;
     }
   }
-  return found;
+  return key;
 }
 
 }  // namespace

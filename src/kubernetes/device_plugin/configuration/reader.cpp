@@ -48,18 +48,19 @@ std::string path_of(const std::string& parent, std::string_view name) {
 configuration_reader::configuration_reader(std::string file, configuration& content)
     : file_(std::move(file)), content_(content), yaml_(file_, yaml_problems_) {}
 
-bool configuration_reader::is_list(const node& from) {
-  return yaml::followed(from).is == node::shape::sequence;
+bool configuration_reader::is_list(const node& node) {
+  return yaml::followed(node).is == node::shape::sequence;
 }
 
-void configuration_reader::read_mapping(const node& from,
+void configuration_reader::read_mapping(const node& node,
                                         const std::string& path,
                                         std::initializer_list<field> fields) {
   std::set<std::string_view> seen;
-  for (const yaml::entry& each : yaml_.entries(from, name_of(path))) {
+  for (const yaml::entry& each : yaml_.entries(node, name_of(path))) {
     const std::string key = lowered(each.key);
-    const auto known = std::find_if(
-        fields.begin(), fields.end(), [&](const field& one) { return lowered(one.name) == key; });
+    const auto known = std::find_if(fields.begin(), fields.end(), [&](const field& field) {
+      return lowered(field.name) == key;
+    });
     if (known == fields.end()) {
       warn(*each.key_node,
            fmt::format("{} has the unknown field {}; {}",
@@ -76,11 +77,11 @@ void configuration_reader::read_mapping(const node& from,
 }
 
 void configuration_reader::read_list(
-    const node& from,
+    const node& source,
     const std::string& path,
     const std::function<void(const node&, const std::string&)>& read) {
   std::size_t index = 0;
-  for (const node* each : yaml_.elements(from, path)) {
+  for (const node* each : yaml_.elements(source, path)) {
     read(*each, fmt::format("{}[{}]", path, index++));
   }
 }
@@ -99,15 +100,15 @@ void configuration_reader::warn(const node& where, const std::string& text) {
 }
 
 std::vector<configuration_problem> configuration_reader::take_problems() {
-  std::vector<configuration_problem> all = std::move(problems_);
+  std::vector<configuration_problem> problems = std::move(problems_);
   for (yaml::problem& each : yaml_problems_) {
     const std::string_view step = step_for(each.rule);
-    all.push_back({each.line, each.column, std::move(each.text), std::string(step)});
+    problems.push_back({each.line, each.column, std::move(each.text), std::string(step)});
   }
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+  std::stable_sort(problems.begin(), problems.end(), [](const auto& a, const auto& b) {
     return std::tie(a.line, a.column) < std::tie(b.line, b.column);
   });
-  return all;
+  return problems;
 }
 
 }  // namespace gpushm::device_plugin

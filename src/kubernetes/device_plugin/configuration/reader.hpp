@@ -31,17 +31,17 @@ class configuration_reader {
 
   /// Reads the mapping at `path` ("" is the whole file). Keys are case-insensitive, as in
   /// NVIDIA's device plugin; unknown ones become a warning.
-  void read_mapping(const node& from, const std::string& path, std::initializer_list<field> fields);
+  void read_mapping(const node& node, const std::string& path, std::initializer_list<field> fields);
   /// The elements of a list; none for null. `read` receives the path of each: "resources.gpus[0]".
-  void read_list(const node& from,
+  void read_list(const node& source,
                  const std::string& path,
                  const std::function<void(const node&, const std::string&)>& read);
   template <typename Value>
-  bool read(const node& from, const std::string& path, Value& out) {
-    return yaml_.read(from, path, out);
+  bool read(const node& source, const std::string& path, Value& out) {
+    return yaml_.read(source, path, out);
   }
-  [[nodiscard]] bool is_null(const node& from) { return yaml_.is_null(from); }
-  [[nodiscard]] static bool is_list(const node& from);
+  [[nodiscard]] bool is_null(const node& node) { return yaml_.is_null(node); }
+  [[nodiscard]] static bool is_list(const node& node);
 
   void report(const node& where, std::string text, std::string next_step);
   void warn(const node& where, const std::string& text);
@@ -70,26 +70,27 @@ class configuration_reader {
 /// and are kept until its end.
 class sharing_reader {
  public:
-  sharing_reader(configuration_reader& in, configuration& content) : in_(in), content_(content) {}
+  sharing_reader(configuration_reader& reader, configuration& content)
+      : in_(reader), content_(content) {}
 
-  void read(const yaml::node& from, const std::string& path);
+  void read(const yaml::node& source, const std::string& path);
   /// Top-level `resources` when it is a list, as in that form.
-  void read_misplaced_resources(const yaml::node& from, const std::string& path);
+  void read_misplaced_resources(const yaml::node& source, const std::string& path);
   /// Call after everything has been read.
   void finish();
 
  private:
-  void read_time_slicing(const yaml::node& from, const std::string& path);
-  void report_replicas(const yaml::node& value, const std::string& at, std::int64_t replicas);
-  replicated_resource read_resource(const yaml::node& from, const std::string& path);
-  void read_devices(const yaml::node& from, const std::string& path, device_selection& out);
+  void read_time_slicing(const yaml::node& source, const std::string& path);
+  void report_replicas(const yaml::node& value, const std::string& path, std::int64_t replicas);
+  replicated_resource read_resource(const yaml::node& source, const std::string& path);
+  void read_devices(const yaml::node& source, const std::string& path, device_selection& out);
 
   struct unfinished {
     replicated_resource resource;
     const yaml::node* at = nullptr;
     std::string path;
   };
-  void complete(unfinished& each);
+  void complete(unfinished& unfinished);
 
   configuration_reader& in_;
   configuration& content_;
@@ -101,8 +102,8 @@ class sharing_reader {
   std::vector<unfinished> resources_;
 };
 
-void read_flags(configuration_reader& in,
-                const yaml::node& from,
+void read_flags(configuration_reader& reader,
+                const yaml::node& source,
                 const std::string& path,
                 plugin_flags& out);
 

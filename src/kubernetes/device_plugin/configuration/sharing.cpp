@@ -69,19 +69,19 @@ bool names_device(std::string_view text) {
 
 }  // namespace
 
-void sharing_reader::read_devices(const node& from,
+void sharing_reader::read_devices(const node& source,
                                   const std::string& path,
                                   device_selection& out) {
-  const node& target = yaml::followed(from);
+  const node& target = yaml::followed(source);
   if (target.is == node::shape::sequence) {
-    in_.read_list(from, path, [&](const node& each, const std::string& at) {
+    in_.read_list(source, path, [&](const node& each, const std::string& place) {
       std::string name;
-      if (!in_.read(each, at, name)) {
+      if (!in_.read(each, place, name)) {
         return;
       }
       if (!names_device(name)) {
         in_.report(each,
-                   fmt::format("{} cannot be {}", at, base::in_quotes(name)),
+                   fmt::format("{} cannot be {}", place, base::in_quotes(name)),
                    "write the index of a GPU (0) or MIG instance (\"0:1\"), or a UUID (GPU-..., "
                    "MIG-...)");
         return;
@@ -89,7 +89,7 @@ void sharing_reader::read_devices(const node& from,
       out.names.push_back(std::move(name));
     });
     if (target.children.empty()) {
-      in_.report(from, path + " is an empty list", "write all, or remove it");
+      in_.report(source, path + " is an empty list", "write all, or remove it");
     }
     return;
   }
@@ -104,96 +104,98 @@ void sharing_reader::read_devices(const node& from,
     return;
   }
   in_.report(
-      from,
+      source,
       fmt::format("{} cannot be {}",
                   path,
                   target.is == node::shape::scalar ? base::in_quotes(target.value) : "a mapping"),
       "write all, how many (1 or more), or a list of indices and UUIDs");
 }
 
-replicated_resource sharing_reader::read_resource(const node& from, const std::string& path) {
+replicated_resource sharing_reader::read_resource(const node& source, const std::string& path) {
   replicated_resource out;
   bool named = false;
   std::int64_t replicas = 0;
-  const auto read_name = [&](const node& value, const std::string& at, std::string& to) {
-    if (!in_.read(value, at, to) || to.empty()) {
+  const auto read_name = [&](const node& value, const std::string& place, std::string& text) {
+    if (!in_.read(value, place, text) || text.empty()) {
       return;
     }
-    to = whole_resource_name(to);
-    if (const auto why = resource_name_problem(to)) {
+    text = whole_resource_name(text);
+    if (const auto why = resource_name_problem(text)) {
       in_.report(value,
-                 fmt::format("{} cannot be {}: {}", at, base::in_quotes(to), *why),
+                 fmt::format("{} cannot be {}: {}", place, base::in_quotes(text), *why),
                  "write a name like nvidia.com/gpu");
     }
   };
   const std::size_t before = in_.problem_count();
   in_.read_mapping(
-      from,
+      source,
       path,
       {{"name",
-        [&](const node& value, const std::string& at) {
-          read_name(value, at, out.name);
+        [&](const node& value, const std::string& place) {
+          read_name(value, place, out.name);
           named = true;
         }},
        {"rename",
-        [&](const node& value, const std::string& at) { read_name(value, at, out.rename); }},
+        [&](const node& value, const std::string& place) { read_name(value, place, out.rename); }},
        {"devices",
-        [&](const node& value, const std::string& at) { read_devices(value, at, out.devices); }},
-       {"replicas", [&](const node& value, const std::string& at) {
-          if (!in_.read(value, at, replicas)) {
+        [&](const node& value, const std::string& place) {
+          read_devices(value, place, out.devices);
+        }},
+       {"replicas", [&](const node& value, const std::string& place) {
+          if (!in_.read(value, place, replicas)) {
             return;
           }
           if (replicas < 2 || replicas > max_replicas) {
-            report_replicas(value, at, replicas);
+            report_replicas(value, place, replicas);
           }
           out.replicas = static_cast<unsigned int>(replicas);
         }}});
   if ((!named || out.name.empty()) && in_.problem_count() == before) {
-    in_.report(from, path + " has no name", "name the resource: name: nvidia.com/gpu");
+    in_.report(source, path + " has no name", "name the resource: name: nvidia.com/gpu");
   }
   return out;
 }
 
 void sharing_reader::report_replicas(const node& value,
-                                     const std::string& at,
+                                     const std::string& path,
                                      std::int64_t replicas) {
   in_.report(value,
-             fmt::format("{} cannot be {}", at, replicas),
+             fmt::format("{} cannot be {}", path, replicas),
              replicas < 2 ? fmt::format("write a number from 2 to {}", max_replicas)
                           : fmt::format("write a number from 2 to {}: a kubelet refuses a list of "
                                         "devices that is larger than 4 MiB",
                                         max_replicas));
 }
 
-void sharing_reader::read_time_slicing(const node& from, const std::string& path) {
+void sharing_reader::read_time_slicing(const node& source, const std::string& path) {
   time_slicing& out = content_.slicing;
-  slicing_at_ = &from;
+  slicing_at_ = &source;
   in_.read_mapping(
-      from,
+      source,
       path,
       {{"renameByDefault",
-        [&](const node& value, const std::string& at) {
-          in_.read(value, at, out.rename_by_default);
+        [&](const node& value, const std::string& place) {
+          in_.read(value, place, out.rename_by_default);
         }},
        {"failRequestsGreaterThanOne",
-        [&](const node& value, const std::string& at) {
-          in_.read(value, at, out.fail_requests_greater_than_one);
+        [&](const node& value, const std::string& place) {
+          in_.read(value, place, out.fail_requests_greater_than_one);
         }},
        {"resources",
-        [&](const node& value, const std::string& at) {
+        [&](const node& value, const std::string& place) {
           resources_at_ = &value;
-          in_.read_list(value, at, [&](const node& each, const std::string& where) {
+          in_.read_list(value, place, [&](const node& each, const std::string& where) {
             resources_.push_back({read_resource(each, where), &each, where});
           });
         }},
        {"replicas",
-        [&](const node& value, const std::string& at) {
+        [&](const node& value, const std::string& place) {
           std::int64_t replicas = 0;
-          if (!in_.read(value, at, replicas)) {
+          if (!in_.read(value, place, replicas)) {
             return;
           }
           if (replicas < 2 || replicas > max_replicas) {
-            report_replicas(value, at, replicas);
+            report_replicas(value, place, replicas);
           }
           replicas_at_ = &value;
           replicas_ = static_cast<unsigned int>(replicas);
@@ -202,52 +204,54 @@ void sharing_reader::read_time_slicing(const node& from, const std::string& path
        {"strategy", {}}});
 }
 
-void sharing_reader::read(const node& from, const std::string& path) {
-  in_.read_mapping(from,
+void sharing_reader::read(const node& source, const std::string& path) {
+  in_.read_mapping(source,
                    path,
                    {{"timeSlicing",
-                     [&](const node& value, const std::string& at) {
+                     [&](const node& value, const std::string& place) {
                        if (!in_.is_null(value)) {
-                         read_time_slicing(value, at);
+                         read_time_slicing(value, place);
                        }
                      }},
-                    {"mps", [&](const node& value, const std::string& at) {
+                    {"mps", [&](const node& value, const std::string& place) {
                        if (!in_.is_null(value)) {
                          in_.report(
                              value,
-                             at + " requests NVIDIA's MPS, which this plugin does not provide",
+                             place + " requests NVIDIA's MPS, which this plugin does not provide",
                              "use sharing.timeSlicing, or NVIDIA's device plugin on this "
                              "node with --device-plugin off here");
                        }
                      }}});
 }
 
-void sharing_reader::read_misplaced_resources(const node& from, const std::string& path) {
-  misplaced_at_ = &from;
-  in_.read_list(from, path, [&](const node& each, const std::string& at) {
-    resources_.push_back({read_resource(each, at), &each, at});
+void sharing_reader::read_misplaced_resources(const node& source, const std::string& path) {
+  misplaced_at_ = &source;
+  in_.read_list(source, path, [&](const node& each, const std::string& place) {
+    resources_.push_back({read_resource(each, place), &each, place});
   });
 }
 
-void sharing_reader::complete(unfinished& each) {
-  if (each.resource.replicas == 0) {
-    each.resource.replicas = replicas_;
+void sharing_reader::complete(unfinished& unfinished) {
+  if (unfinished.resource.replicas == 0) {
+    unfinished.resource.replicas = replicas_;
   }
-  if (each.resource.replicas == 0) {
-    in_.report(*each.at, each.path + " has no replicas", "set the number of replicas: replicas: 4");
+  if (unfinished.resource.replicas == 0) {
+    in_.report(*unfinished.at,
+               unfinished.path + " has no replicas",
+               "set the number of replicas: replicas: 4");
   }
-  if (content_.slicing.rename_by_default && each.resource.rename.empty()) {
-    each.resource.rename = each.resource.name + ".shared";
-    if (const auto why = resource_name_problem(each.resource.rename)) {
-      in_.report(*each.at,
+  if (content_.slicing.rename_by_default && unfinished.resource.rename.empty()) {
+    unfinished.resource.rename = unfinished.resource.name + ".shared";
+    if (const auto why = resource_name_problem(unfinished.resource.rename)) {
+      in_.report(*unfinished.at,
                  fmt::format("{} cannot be renamed to {}: {}",
-                             each.path,
-                             base::in_quotes(each.resource.rename),
+                             unfinished.path,
+                             base::in_quotes(unfinished.resource.rename),
                              *why),
                  "use a shorter rename");
     }
   }
-  content_.slicing.resources.push_back(std::move(each.resource));
+  content_.slicing.resources.push_back(std::move(unfinished.resource));
 }
 
 void sharing_reader::finish() {

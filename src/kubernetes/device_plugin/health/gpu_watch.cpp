@@ -156,7 +156,7 @@ bool gpu_watch::subscribe(const std::vector<std::string>& uuids) {
 }
 
 std::map<nvml::nvmlDevice_t, std::string> gpu_watch::register_gpus(
-    nvml::nvmlEventSet_t at, const std::vector<std::string>& uuids) const {
+    nvml::nvmlEventSet_t events, const std::vector<std::string>& uuids) const {
   std::map<nvml::nvmlDevice_t, std::string> registered;
   for (const std::string& uuid : uuids) {
     nvml::nvmlDevice_t gpu = nullptr;
@@ -164,7 +164,7 @@ std::map<nvml::nvmlDevice_t, std::string> gpu_watch::register_gpus(
     if (nvml_->nvmlDeviceGetHandleByUUID(uuid.c_str(), &gpu) == nvml::NVML_SUCCESS &&
         nvml_->nvmlDeviceGetSupportedEventTypes(gpu, &supported) == nvml::NVML_SUCCESS &&
         (supported & subscribed_events) != 0 &&
-        nvml_->nvmlDeviceRegisterEvents(gpu, supported & subscribed_events, at) ==
+        nvml_->nvmlDeviceRegisterEvents(gpu, supported & subscribed_events, events) ==
             nvml::NVML_SUCCESS) {
       registered[gpu] = uuid;
     }

@@ -59,7 +59,7 @@ class gpu_watch {
   [[nodiscard]] outcome wait_in_event_set(unsigned int timeout_ms, gpu_event& event) const;
   /// Returns the GPUs that were registered, by handle.
   [[nodiscard]] std::map<nvml::nvmlDevice_t, std::string> register_gpus(
-      nvml::nvmlEventSet_t at, const std::vector<std::string>& uuids) const;
+      nvml::nvmlEventSet_t events, const std::vector<std::string>& uuids) const;
   [[nodiscard]] std::string layout_of(nvml::nvmlDevice_t gpu) const;
   [[nodiscard]] gpu_status query_status(nvml::nvmlDevice_t gpu) const;
   [[nodiscard]] std::string uuid_of(nvml::nvmlDevice_t device) const;

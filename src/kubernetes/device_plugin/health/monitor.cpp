@@ -38,7 +38,7 @@ std::atomic<bool>& abandoned() noexcept {
 
 void change_application_xids(health_options& options,
                              std::string_view text,
-                             std::string_view what) {
+                             std::string_view setting) {
   health_options changed = options;
   for (const std::string_view part : base::split(text, ",")) {
     std::string_view each = base::trim(part);
@@ -53,7 +53,7 @@ void change_application_xids(health_options& options,
     const auto number = base::number<std::uint64_t>(each);
     if (!number) {
       throw error(errc::invalid_argument,
-                  fmt::format("set {}", what),
+                  fmt::format("set {}", setting),
                   base::trim(part),
                   "not an Xid",
                   "write comma-separated numbers, with - in front of critical ones, or all");
@@ -69,7 +69,8 @@ void change_application_xids(health_options& options,
 
 class health_monitor::impl {
  public:
-  impl(health_options options, listener to) : options_(std::move(options)), to_(std::move(to)) {}
+  impl(health_options options, listener listener)
+      : options_(std::move(options)), to_(std::move(listener)) {}
 
   /// The thread shares ownership of `own`, so that it can outlive its monitor.
   static void start(const std::shared_ptr<impl>& own) {
@@ -288,11 +289,11 @@ class health_monitor::impl {
     }
   }
 
-  void report_layout_change(const std::string& what) {
-    base::log(log_level::info, "GPUs changed: " + what);
+  void report_layout_change(const std::string& setting) {
+    base::log(log_level::info, "GPUs changed: " + setting);
     const std::lock_guard lock(listener_mutex_);
     if (to_.layout_changed && !closed_) {
-      to_.layout_changed(what);
+      to_.layout_changed(setting);
     }
   }
 
@@ -328,8 +329,8 @@ class health_monitor::impl {
   std::thread thread_;  // joined or detached by `stop`
 };
 
-health_monitor::health_monitor(health_options options, listener to)
-    : impl_(std::make_shared<impl>(std::move(options), std::move(to))) {
+health_monitor::health_monitor(health_options options, listener listener)
+    : impl_(std::make_shared<impl>(std::move(options), std::move(listener))) {
   impl::start(impl_);
 }
 

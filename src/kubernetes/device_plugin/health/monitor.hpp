@@ -29,9 +29,11 @@ struct health_options {
 };
 
 /// Changes which Xids are application errors: "48" adds one, "-31" removes one, "all" and "xids"
-/// ignore every Xid; commas separate several. Throws `error` (invalid_argument), with `what` as the
-/// name of the setting; then nothing is changed.
-void change_application_xids(health_options& options, std::string_view text, std::string_view what);
+/// ignore every Xid; commas separate several. Throws `error` (invalid_argument), with `setting` as
+/// the name of the setting; then nothing is changed.
+void change_application_xids(health_options& options,
+                             std::string_view text,
+                             std::string_view setting);
 
 struct gpu_health {
   bool healthy = true;
@@ -62,7 +64,7 @@ class health_monitor {
     /// A GPU, or a MIG instance alone, became healthy or unhealthy.
     std::function<void(const std::string& uuid, const gpu_health& now)> health = {};
     /// The set of GPUs, their MIG layout or the driver changed: take an inventory and plan again.
-    std::function<void(const std::string& what)> layout_changed = {};
+    std::function<void(const std::string& setting)> layout_changed = {};
     /// The memory on a GPU is gone: it has fallen off the bus (Xid 79, unless Xids of that number
     /// are ignored), or NVML says that it is lost. May be called twice for one loss. An unhealthy
     /// GPU is not lost.
@@ -71,7 +73,7 @@ class health_monitor {
 
   /// Starts immediately; without a driver, retries until one is available. Throws only
   /// std::bad_alloc and std::system_error (no thread).
-  health_monitor(health_options options, listener to);
+  health_monitor(health_options options, listener listener);
   health_monitor(const health_monitor&) = delete;
   health_monitor& operator=(const health_monitor&) = delete;
   /// Blocks for up to `wait` plus one second. A thread that is still blocked in NVML then is

@@ -23,9 +23,10 @@ namespace {
 constexpr const char* imex_channel = "/dev/nvidia-caps-imex-channels/channel0";
 
 /// The GPUs in the document: with the strategy none a GPU is one device, MIG-partitioned or not.
-std::vector<discover::gpu_entry> entries_of(const configuration& settings, const inventory& found) {
+std::vector<discover::gpu_entry> entries_of(const configuration& settings,
+                                            const inventory& inventory) {
   std::vector<discover::gpu_entry> entries;
-  for (const gpu_info& each : found.gpus) {
+  for (const gpu_info& each : inventory.gpus) {
     entries.push_back(each.entry);
     if (settings.flags.mig_or_default() == mig_strategy::none) {
       entries.back().mig_enabled = false;
@@ -35,14 +36,14 @@ std::vector<discover::gpu_entry> entries_of(const configuration& settings, const
   return entries;
 }
 
-device_node to_node(const cdi::device_node& from) {
-  return {from.path, from.host_path.empty() ? from.path : from.host_path, "rw"};
+device_node to_node(const cdi::device_node& node) {
+  return {node.path, node.host_path.empty() ? node.path : node.host_path, "rw"};
 }
 
 /// Only the NVIDIA driver's nodes: display nodes are useless without its libraries.
-std::vector<device_node> driver_nodes(const std::vector<cdi::device_node>& from) {
+std::vector<device_node> driver_nodes(const std::vector<cdi::device_node>& device_nodes) {
   std::vector<device_node> nodes;
-  for (const cdi::device_node& each : from) {
+  for (const cdi::device_node& each : device_nodes) {
     if (each.path.starts_with("/dev/nvidia")) {
       nodes.push_back(to_node(each));
     }
@@ -82,7 +83,7 @@ bool add_imex_channel(const configuration& settings,
 /// Generates the document of the GPUs; on failure, adds a warning and returns false.
 bool generate_document(const configuration& settings,
                        const plan_options& options,
-                       const inventory& found,
+                       const inventory& inventory,
                        bool needed,
                        planned& out) {
   discover::generate_options request = options.places;
@@ -92,7 +93,7 @@ bool generate_document(const configuration& settings,
   request.all_device = false;
   request.device_ids.clear();
   try {
-    discover::generated result = discover::generate(request, entries_of(settings, found));
+    discover::generated result = discover::generate(request, entries_of(settings, inventory));
     out.gpus = std::move(result.content);
     out.warnings.insert(out.warnings.end(), result.incomplete.begin(), result.incomplete.end());
     return true;
@@ -115,7 +116,7 @@ std::string dev_root_of(const discover::generate_options& places) {
 
 void describe_devices(const configuration& settings,
                       const plan_options& options,
-                      const inventory& found,
+                      const inventory& inventory,
                       gpu_rules& rules,
                       named_units& named,
                       planned& out) {
@@ -124,7 +125,7 @@ void describe_devices(const configuration& settings,
   }
   const bool by_cdi = rules.uses_cdi();
   const bool described =
-      (by_cdi || rules.pass_nodes) && generate_document(settings, options, found, by_cdi, out);
+      (by_cdi || rules.pass_nodes) && generate_document(settings, options, inventory, by_cdi, out);
   rules.common_nodes = driver_nodes(out.gpus.changes.device_nodes);
   std::map<std::string, const cdi::device*, std::less<>> by_name;
   for (const cdi::device& each : out.gpus.devices) {

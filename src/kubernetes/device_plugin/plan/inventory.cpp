@@ -78,7 +78,7 @@ struct links {
 };
 
 links links_of(const nvml_library& nvml, nvml::nvmlDevice_t device) {
-  links found;
+  links links;
   for (unsigned int link = 0; link < nvml::nvlink_max_links; ++link) {
     nvml::nvmlEnableState_t active{};
     if (nvml->nvmlDeviceGetNvLinkState(device, link, &active) != nvml::NVML_SUCCESS) {
@@ -94,13 +94,13 @@ links links_of(const nvml_library& nvml, nvml::nvmlDevice_t device) {
     nvml::nvmlIntNvLinkDeviceType_t kind{};
     if (nvml->nvmlDeviceGetNvLinkRemoteDeviceType(device, link, &kind) == nvml::NVML_SUCCESS &&
         kind == nvml::NVML_NVLINK_DEVICE_TYPE_SWITCH) {
-      ++found.to_switches;
-      found.switches.insert(address);
+      ++links.to_switches;
+      links.switches.insert(address);
     } else {
-      ++found.to_gpus[address];
+      ++links.to_gpus[address];
     }
   }
-  return found;
+  return links;
 }
 
 // All GPUs of a machine are on the same switches, so switch addresses are not compared: in a
@@ -140,10 +140,10 @@ unsigned int nearness_by_numa(const gpu_info& a, const gpu_info& b) {
 void measure_closeness(const nvml_library& nvml,
                        const std::vector<nvml::nvmlDevice_t>& devices,
                        inventory& out) {
-  std::vector<links> all;
-  all.reserve(devices.size());
+  std::vector<links> links;
+  links.reserve(devices.size());
   for (nvml::nvmlDevice_t const each : devices) {
-    all.push_back(links_of(nvml, each));
+    links.push_back(links_of(nvml, each));
   }
   const std::size_t count = devices.size();
   out.closeness.assign(count, std::vector<unsigned int>(count, 0));
@@ -152,7 +152,7 @@ void measure_closeness(const nvml_library& nvml,
     for (std::size_t b = a + 1; b < count; ++b) {
       const unsigned int near = nearness(nvml, devices[a], devices[b]);
       const unsigned int score =
-          per_link * links_between(all[a], all[b], out.gpus[b].entry.pci_address) +
+          per_link * links_between(links[a], links[b], out.gpus[b].entry.pci_address) +
           (near != 0 ? near : nearness_by_numa(out.gpus[a], out.gpus[b]));
       out.closeness[a][b] = score;
       out.closeness[b][a] = score;

@@ -10,24 +10,24 @@ namespace gpushm::device_plugin {
 
 namespace {
 
-std::string gpu_text(const gpu_info& of) {
-  return fmt::format("GPU {} ({})", of.entry.index, of.entry.uuid);
+std::string gpu_text(const gpu_info& gpu) {
+  return fmt::format("GPU {} ({})", gpu.entry.index, gpu.entry.uuid);
 }
 
-unit unit_of_gpu(const gpu_info& of, std::size_t index) {
+unit unit_of_gpu(const gpu_info& gpu, std::size_t index) {
   unit result;
-  result.id = of.entry.uuid;
-  result.index = std::to_string(of.entry.index);
-  result.gpu = of.entry.uuid;
+  result.id = gpu.entry.uuid;
+  result.index = std::to_string(gpu.entry.index);
+  result.gpu = gpu.entry.uuid;
   result.gpu_position = index;
-  result.numa_node = of.numa_node;
+  result.numa_node = gpu.numa_node;
   return result;
 }
 
-unit unit_of_instance(const gpu_info& of, std::size_t index, const instance& part) {
-  unit result = unit_of_gpu(of, index);
+unit unit_of_instance(const gpu_info& gpu, std::size_t index, const instance& part) {
+  unit result = unit_of_gpu(gpu, index);
   result.id = part.entry.uuid;
-  result.index = fmt::format("{}:{}", of.entry.index, part.entry.index);
+  result.index = fmt::format("{}:{}", gpu.entry.index, part.entry.index);
   result.is_instance = true;
   return result;
 }
@@ -45,10 +45,10 @@ std::string name_for(const std::vector<naming>& names,
 }
 
 /// Why the strategy "single" does not fit these GPUs; empty when it does.
-std::string why_not_single(const inventory& found) {
+std::string why_not_single(const inventory& inventory) {
   std::set<std::string> profiles;
   std::size_t partitioned = 0;
-  for (const gpu_info& each : found.gpus) {
+  for (const gpu_info& each : inventory.gpus) {
     partitioned += each.entry.mig_enabled ? 1 : 0;
     if (each.entry.mig_enabled && each.instances.empty()) {
       return gpu_text(each) + " has MIG enabled but no instances";
@@ -57,8 +57,8 @@ std::string why_not_single(const inventory& found) {
       profiles.insert(part.profile);
     }
   }
-  if (partitioned != 0 && partitioned != found.gpus.size()) {
-    return fmt::format("MIG is enabled for {} of {} GPUs", partitioned, found.gpus.size());
+  if (partitioned != 0 && partitioned != inventory.gpus.size()) {
+    return fmt::format("MIG is enabled for {} of {} GPUs", partitioned, inventory.gpus.size());
   }
   if (profiles.size() > 1) {
     std::string list;
@@ -72,10 +72,11 @@ std::string why_not_single(const inventory& found) {
 
 }  // namespace
 
-std::vector<unit>& units_named(named_units& all, const std::string& name) {
-  const auto found =
-      std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.first == name; });
-  return found != all.end() ? found->second : all.emplace_back(name, std::vector<unit>{}).second;
+std::vector<unit>& units_named(named_units& whole, const std::string& name) {
+  const auto found = std::find_if(
+      whole.begin(), whole.end(), [&](const auto& each) { return each.first == name; });
+  return found != whole.end() ? found->second
+                              : whole.emplace_back(name, std::vector<unit>{}).second;
 }
 
 bool matches(std::string_view pattern, std::string_view text, bool whole) {
@@ -90,14 +91,14 @@ bool matches(std::string_view pattern, std::string_view text, bool whole) {
       return anchored ? text.substr(at) == piece
                       : text.size() >= at + piece.size() && text.ends_with(piece);
     }
-    const std::size_t found = text.find(piece, at);
-    if (found == std::string_view::npos || (anchored && found != at)) {
+    const std::size_t entry = text.find(piece, at);
+    if (entry == std::string_view::npos || (anchored && entry != at)) {
       return false;
     }
     if (star == std::string_view::npos) {
       return true;
     }
-    at = found + piece.size();
+    at = entry + piece.size();
     pattern.remove_prefix(star + 1);
     anchored = false;
   }
@@ -112,23 +113,23 @@ std::string mig_resource_name(const std::string& profile) {
 
 named_units name_devices(const configuration& settings,
                          const std::string& gpu_resource_name,
-                         const inventory& found,
+                         const inventory& inventory,
                          std::vector<std::string>& warnings) {
   const mig_strategy strategy = settings.flags.mig_or_default();
-  named_units all;
+  named_units whole;
   if (strategy == mig_strategy::single) {
-    if (const std::string why = why_not_single(found); !why.empty()) {
+    if (const std::string why = why_not_single(inventory); !why.empty()) {
       warnings.push_back(
           fmt::format("no GPU is offered: MIG strategy single requires all GPUs to be partitioned "
                       "alike, or none, but {} (set migStrategy to mixed, or partition them alike)",
                       why));
-      return all;
+      return whole;
     }
   }
-  for (std::size_t index = 0; index < found.gpus.size(); ++index) {
-    const gpu_info& each = found.gpus[index];
+  for (std::size_t index = 0; index < inventory.gpus.size(); ++index) {
+    const gpu_info& each = inventory.gpus[index];
     if (!each.entry.mig_enabled || strategy == mig_strategy::none) {
-      units_named(all, name_for(settings.gpu_names, each.name, false, gpu_resource_name))
+      units_named(whole, name_for(settings.gpu_names, each.name, false, gpu_resource_name))
           .push_back(unit_of_gpu(each, index));
       if (each.entry.mig_enabled) {
         warnings.push_back(
@@ -152,11 +153,11 @@ named_units name_devices(const configuration& settings,
       const std::string otherwise = strategy == mig_strategy::single
                                         ? gpu_resource_name
                                         : whole_resource_name(mig_resource_name(part.profile));
-      units_named(all, name_for(settings.mig_names, part.profile, true, otherwise))
+      units_named(whole, name_for(settings.mig_names, part.profile, true, otherwise))
           .push_back(unit_of_instance(each, index, part));
     }
   }
-  return all;
+  return whole;
 }
 
 namespace {
@@ -186,12 +187,12 @@ std::vector<unit> select(const replicated_resource& entry,
   }
   std::vector<unit> taken;
   for (const std::string& name : entry.devices.names) {
-    const auto found = std::find_if(left.begin(), left.end(), [&](const unit& each) {
+    const auto match = std::find_if(left.begin(), left.end(), [&](const unit& each) {
       return each.index == name || each.id == name;
     });
-    if (found != left.end()) {
-      taken.push_back(std::move(*found));
-      left.erase(found);
+    if (match != left.end()) {
+      taken.push_back(std::move(*match));
+      left.erase(match);
     } else if (std::none_of(taken.begin(), taken.end(), [&](const unit& each) {
                  return each.index == name || each.id == name;
                })) {
@@ -205,15 +206,15 @@ std::vector<unit> select(const replicated_resource& entry,
 }  // namespace
 
 named_units replicate(const time_slicing& slicing,
-                      named_units all,
+                      named_units whole,
                       std::vector<std::string>& warnings) {
   named_units out;
   // Unselected devices keep their order and precede these.
   std::vector<std::pair<std::string, std::vector<unit>>> replicated;
   for (const replicated_resource& entry : slicing.resources) {
     const auto source = std::find_if(
-        all.begin(), all.end(), [&](const auto& each) { return each.first == entry.name; });
-    if (source == all.end()) {
+        whole.begin(), whole.end(), [&](const auto& each) { return each.first == entry.name; });
+    if (source == whole.end()) {
       continue;
     }
     std::vector<unit> selected = select(entry, source->second, warnings);
@@ -222,7 +223,7 @@ named_units replicate(const time_slicing& slicing,
     }
     replicated.emplace_back(entry.rename.empty() ? entry.name : entry.rename, std::move(selected));
   }
-  for (auto& [name, units] : all) {
+  for (auto& [name, units] : whole) {
     if (!units.empty()) {
       units_named(out, name) = std::move(units);
     }

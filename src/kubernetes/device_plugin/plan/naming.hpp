@@ -16,7 +16,7 @@ namespace gpushm::device_plugin {
 using named_units = std::vector<std::pair<std::string, std::vector<unit>>>;
 
 /// The entry of `name`, created when absent.
-[[nodiscard]] std::vector<unit>& units_named(named_units& all, const std::string& name);
+[[nodiscard]] std::vector<unit>& units_named(named_units& whole, const std::string& name);
 
 /// Whether a pattern occurs in a text; '*' matches any characters. With `whole`, it must match the
 /// entire text.
@@ -26,13 +26,13 @@ using named_units = std::vector<std::pair<std::string, std::vector<unit>>>;
 /// left out; returns nothing when the strategy "single" does not fit the GPUs.
 [[nodiscard]] named_units name_devices(const configuration& settings,
                                        const std::string& gpu_resource_name,
-                                       const inventory& found,
+                                       const inventory& inventory,
                                        std::vector<std::string>& warnings);
 
 /// Sets replicas and names of the devices to be replicated. A device belongs to the first entry
 /// that selects it. Adds a warning for each selected device that does not exist.
 [[nodiscard]] named_units replicate(const time_slicing& slicing,
-                                    named_units all,
+                                    named_units whole,
                                     std::vector<std::string>& warnings);
 
 /// "mig-1g.10gb.me" for "1g.10gb+me".

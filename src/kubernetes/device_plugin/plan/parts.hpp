@@ -15,7 +15,7 @@ namespace gpushm::device_plugin {
 /// from `named` and adds the reason to `out.warnings`.
 void describe_devices(const configuration& settings,
                       const plan_options& options,
-                      const inventory& found,
+                      const inventory& inventory,
                       gpu_rules& rules,
                       named_units& named,
                       planned& out);

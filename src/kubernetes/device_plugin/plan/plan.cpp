@@ -30,7 +30,7 @@ void check_name(const std::string& name) {
 
 std::shared_ptr<gpu_rules> rules_of(const configuration& settings,
                                     const plan_options& options,
-                                    const inventory& found) {
+                                    const inventory& inventory) {
   auto rules = std::make_shared<gpu_rules>();
   const plugin_flags& flags = settings.flags;
   rules->lists = flags.device_list_or_default();
@@ -38,7 +38,7 @@ std::shared_ptr<gpu_rules> rules_of(const configuration& settings,
   rules->annotation_prefix = flags.cdi_annotation_prefix_or_default();
   rules->pass_nodes = flags.pass_device_specs.value_or(false);
   rules->policy = options.policy;
-  rules->closeness = found.closeness;
+  rules->closeness = inventory.closeness;
   // Variables that NVIDIA's runtime reads in addition to the device list.
   for (const auto& [enabled, variable] : {std::pair(flags.gds, "NVIDIA_GDS"),
                                           std::pair(flags.mofed, "NVIDIA_MOFED"),
@@ -73,20 +73,21 @@ std::string health_key_of(std::string_view domain) {
   return fmt::format("domain/{}", domain);
 }
 
-std::string describe(const counted_resource& one) {
-  return fmt::format(
-      "{}: {}", one.name(), discover::count_text(one.device_count(), "device", "devices"));
+std::string describe(const counted_resource& resource) {
+  return fmt::format("{}: {}",
+                     resource.name(),
+                     discover::count_text(resource.device_count(), "device", "devices"));
 }
 
-void check_list(const counted_resource& one) {
-  const std::vector<device> devices = one.devices();
+void check_list(const counted_resource& resource) {
+  const std::vector<device> devices = resource.devices();
   const std::size_t bytes = list_bytes(devices);
   if (bytes <= max_list_bytes) {
     return;
   }
   throw error(errc::invalid_argument,
               operation,
-              one.name(),
+              resource.name(),
               fmt::format("its {} devices are a list of {:.1f} MiB, and a kubelet reads lists of "
                           "up to 4 MiB",
                           devices.size(),
@@ -98,11 +99,11 @@ void check_list(const counted_resource& one) {
 /// Builds a plan.
 class planner {
  public:
-  planner(const configuration& settings, const plan_options& options, const inventory& found)
+  planner(const configuration& settings, const plan_options& options, const inventory& inventory)
       : settings_(settings),
         options_(options),
-        found_(found),
-        rules_(rules_of(settings, options, found)) {}
+        found_(inventory),
+        rules_(rules_of(settings, options, inventory)) {}
 
   planned build() && {
     if (options_.gpus) {
@@ -113,19 +114,19 @@ class planner {
   }
 
  private:
-  void add(std::shared_ptr<counted_resource> one) {
+  void add(std::shared_ptr<counted_resource> resource) {
     for (const auto& each : plan_.resources) {
-      if (each->name() == one->name()) {
+      if (each->name() == resource->name()) {
         throw error(errc::invalid_argument,
                     operation,
-                    one->name(),
+                    resource->name(),
                     "two different resources would have this name",
                     "rename one of them in the configuration");
       }
     }
-    check_list(*one);
-    plan_.notes.push_back(describe(*one));
-    plan_.resources.push_back(std::move(one));
+    check_list(*resource);
+    plan_.notes.push_back(describe(*resource));
+    plan_.resources.push_back(std::move(resource));
   }
 
   void add_gpus() {
@@ -240,8 +241,8 @@ std::size_t planned::set_share_health(std::string_view domain,
 
 planned make_plan(const configuration& settings,
                   const plan_options& options,
-                  const inventory& found) {
-  return planner(settings, options, found).build();
+                  const inventory& inventory) {
+  return planner(settings, options, inventory).build();
 }
 
 }  // namespace gpushm::device_plugin

@@ -75,7 +75,7 @@ struct planned {
 /// to be replicated that do not exist, more replicas than fit into `max_list_bytes`.
 [[nodiscard]] planned make_plan(const configuration& settings,
                                 const plan_options& options,
-                                const inventory& found);
+                                const inventory& inventory);
 
 /// Names of the files that `write_documents` writes.
 inline constexpr std::string_view gpu_file_name = "gpushm-device-plugin.json";

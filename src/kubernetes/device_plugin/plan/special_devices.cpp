@@ -50,12 +50,12 @@ bool is_character_device(const std::string& path) {
 
 /// The device nodes below `root` that match a pattern, sorted, without `root`.
 std::vector<std::string> matching_nodes(const std::string& root, std::string_view pattern) {
-  std::vector<std::string> found;
+  std::vector<std::string> result;
   if (!pattern.ends_with('*')) {
     if (!pattern.empty() && is_character_device(root + std::string(pattern))) {
-      found.emplace_back(pattern);
+      result.emplace_back(pattern);
     }
-    return found;
+    return result;
   }
   pattern.remove_suffix(1);
   const std::string directory(pattern.substr(0, pattern.rfind('/')));
@@ -64,22 +64,23 @@ std::vector<std::string> matching_nodes(const std::string& root, std::string_vie
        each.increment(failed)) {
     const std::string path = directory + "/" + each->path().filename().string();
     if (path.starts_with(pattern) && is_character_device(root + path)) {
-      found.push_back(path);
+      result.push_back(path);
     }
   }
-  std::sort(found.begin(), found.end());
-  return found;
+  std::sort(result.begin(), result.end());
+  return result;
 }
 
 void add_mounts(const plan_options& options,
                 std::span<const std::string_view> mounts,
-                cdi::document& to) {
+                cdi::document& document) {
   for (const std::string_view path : mounts) {
     const std::string on_host =
         fs::path(options.places.driver_root + std::string(path)).lexically_normal().string();
     struct stat about {};
     if (!path.empty() && ::stat(on_host.c_str(), &about) == 0) {
-      to.changes.mounts.push_back({on_host, std::string(path), discover::read_only_options(), ""});
+      document.changes.mounts.push_back(
+          {on_host, std::string(path), discover::read_only_options(), ""});
     }
   }
 }

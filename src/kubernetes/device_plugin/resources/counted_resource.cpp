@@ -37,9 +37,9 @@ counted_resource::counted_resource(std::string name,
 
 std::string counted_resource::id_of(std::size_t ordinal) const {
   const std::size_t index = unit_of_[ordinal];
-  const unit& of = units_[index];
-  std::string id = of.id;
-  if (of.replicas > 0) {
+  const unit& unit = units_[index];
+  std::string id = unit.id;
+  if (unit.replicas > 0) {
     id.append(separator).append(std::to_string(ordinal - first_[index]));
   }
   return id;
@@ -72,28 +72,28 @@ void counted_resource::refuse(std::string_view operation,
 
 // The caller holds health_mutex_.
 std::size_t counted_resource::usable(std::string_view id, std::string_view operation) const {
-  const auto found = find(id);
-  if (!found) {
+  const auto place = find(id);
+  if (!place) {
     refuse(operation, "there is no device " + base::in_quotes(id), stale_list);
   }
-  const std::size_t index = unit_of_[*found];
+  const std::size_t index = unit_of_[*place];
   if (!health_[index].healthy()) {
     refuse(operation,
            fmt::format("device {} is unhealthy: {}", base::in_quotes(id), health_[index].reason()),
            stale_list);
   }
-  return *found;
+  return *place;
 }
 
 std::vector<device> counted_resource::devices() const {
-  std::vector<device> all;
-  all.reserve(device_count_);
+  std::vector<device> devices;
+  devices.reserve(device_count_);
   const std::lock_guard lock(health_mutex_);
   for (std::size_t ordinal = 0; ordinal < device_count_; ++ordinal) {
     const std::size_t index = unit_of_[ordinal];
-    all.push_back({id_of(ordinal), health_[index].healthy(), units_[index].numa_node});
+    devices.push_back({id_of(ordinal), health_[index].healthy(), units_[index].numa_node});
   }
-  return all;
+  return devices;
 }
 
 std::vector<allocation> counted_resource::allocate(
@@ -117,16 +117,16 @@ std::vector<allocation> counted_resource::allocate(
                  "name each device once");
         }
         seen[ordinal] = true;
-        const unit* const of = &units_[unit_of_[ordinal]];
-        if (one_replica_per_request_ && of->replicas > 0 && ids.size() > 1) {
+        const unit* const unit = &units_[unit_of_[ordinal]];
+        if (one_replica_per_request_ && unit->replicas > 0 && ids.size() > 1) {
           refuse(operation,
                  fmt::format("a container requests {} devices, but failRequestsGreaterThanOne "
                              "allows one: more replicas are not a larger share of a GPU",
                              ids.size()),
                  "request one, or set sharing.timeSlicing.failRequestsGreaterThanOne: false");
         }
-        if (std::find(units.begin(), units.end(), of) == units.end()) {
-          units.push_back(of);
+        if (std::find(units.begin(), units.end(), unit) == units.end()) {
+          units.push_back(unit);
         }
       }
     }
@@ -150,9 +150,9 @@ std::vector<std::string> counted_resource::prefer(std::span<const std::string> a
   {
     const std::lock_guard lock(health_mutex_);
     for (const std::string& id : available) {
-      const auto found = find(id);
-      if (found && health_[unit_of_[*found]].healthy() && marks[*found] == mark::absent) {
-        marks[*found] = mark::free;
+      const auto place = find(id);
+      if (place && health_[unit_of_[*place]].healthy() && marks[*place] == mark::absent) {
+        marks[*place] = mark::free;
         ++free_count;
       }
     }

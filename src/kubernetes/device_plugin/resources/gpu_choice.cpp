@@ -11,11 +11,11 @@ namespace {
 using places = std::vector<std::size_t>;
 
 // Stops counting above max_combinations.
-std::uint64_t combinations(std::size_t of, std::size_t count) {
+std::uint64_t combinations(std::size_t total, std::size_t count) {
   std::uint64_t number = 1;
-  count = std::min(count, of - count);
+  count = std::min(count, total - count);
   for (std::size_t i = 1; i <= count; ++i) {
-    number = number * (of - count + i) / i;
+    number = number * (total - count + i) / i;
     if (number > max_combinations) {
       return number;
     }

@@ -40,13 +40,15 @@ std::string joined(const std::vector<std::string>& parts) {
 
 }  // namespace
 
-void add_cdi_devices(const gpu_rules& rules, std::vector<std::string> names, allocation& to) {
+void add_cdi_devices(const gpu_rules& rules,
+                     std::vector<std::string> names,
+                     allocation& allocation) {
   if (rules.has(device_list_strategy::cdi_annotations)) {
-    to.annotations[fmt::format("{}gpushm-device-plugin_{}", rules.annotation_prefix, random_id())] =
-        joined(names);
+    allocation.annotations[fmt::format(
+        "{}gpushm-device-plugin_{}", rules.annotation_prefix, random_id())] = joined(names);
   }
   if (rules.has(device_list_strategy::cdi_cri)) {
-    to.cdi_devices = std::move(names);
+    allocation.cdi_devices = std::move(names);
   }
 }
 
@@ -56,14 +58,14 @@ gpu_resource::gpu_resource(std::string name,
                            bool one_replica_per_request)
     : counted_resource(std::move(name), std::move(units), one_replica_per_request),
       rules_(std::move(rules)) {
-  const auto& all = this->units();
-  const bool replicated =
-      std::any_of(all.begin(), all.end(), [](const unit& each) { return each.replicas > 0; });
-  whole_gpus_ = !replicated && std::none_of(all.begin(), all.end(), [](const unit& each) {
-    return each.is_instance;
-  });
+  const auto& own_units = this->units();
+  const bool replicated = std::any_of(
+      own_units.begin(), own_units.end(), [](const unit& each) { return each.replicas > 0; });
+  whole_gpus_ = !replicated && std::none_of(own_units.begin(),
+                                            own_units.end(),
+                                            [](const unit& each) { return each.is_instance; });
   std::unordered_map<std::string_view, std::size_t> groups;
-  for (const unit& each : all) {
+  for (const unit& each : own_units) {
     // Replicas are grouped by GPU or instance, instances by GPU.
     const auto [at, added] = groups.emplace(replicated ? each.id : each.gpu, groups.size());
     if (added) {
@@ -74,30 +76,31 @@ gpu_resource::gpu_resource(std::string name,
   }
 }
 
-void gpu_resource::add_list(const std::vector<const unit*>& selected, allocation& to) const {
+void gpu_resource::add_list(const std::vector<const unit*>& selected,
+                            allocation& allocation) const {
   std::vector<std::string> names;
   names.reserve(selected.size());
   for (const unit* each : selected) {
     names.push_back(rules_->ids == device_id_strategy::uuid ? each->id : each->index);
   }
-  to.envs = rules_->envs;
-  to.envs[list_variable] = joined(names);
+  allocation.envs = rules_->envs;
+  allocation.envs[list_variable] = joined(names);
   if (rules_->has(device_list_strategy::volume_mounts)) {
     // Makes the runtime read the mounts.
-    to.envs[list_variable] = list_directory;
+    allocation.envs[list_variable] = list_directory;
     for (const std::string& each : names) {
-      to.mounts.push_back({fmt::format("{}/{}", list_directory, each), "/dev/null", false});
+      allocation.mounts.push_back({fmt::format("{}/{}", list_directory, each), "/dev/null", false});
     }
   }
 }
 
-void gpu_resource::add_cdi(const std::vector<const unit*>& selected, allocation& to) const {
+void gpu_resource::add_cdi(const std::vector<const unit*>& selected, allocation& allocation) const {
   std::vector<std::string> names;
   names.reserve(selected.size());
   for (const unit* each : selected) {
     names.push_back(each->cdi_name);
   }
-  add_cdi_devices(*rules_, std::move(names), to);
+  add_cdi_devices(*rules_, std::move(names), allocation);
 }
 
 allocation gpu_resource::response_for(const std::vector<const unit*>& selected) const {

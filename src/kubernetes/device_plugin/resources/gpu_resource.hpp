@@ -24,7 +24,7 @@ struct gpu_rules {
   replica_policy policy = replica_policy::distributed;
   closeness_table closeness;  ///< indexed by `unit::gpu_position`
 
-  [[nodiscard]] bool has(device_list_strategy one) const { return lists.count(one) > 0; }
+  [[nodiscard]] bool has(device_list_strategy strategy) const { return lists.count(strategy) > 0; }
   [[nodiscard]] bool uses_cdi() const {
     return has(device_list_strategy::cdi_annotations) || has(device_list_strategy::cdi_cri);
   }
@@ -52,8 +52,8 @@ class gpu_resource final : public counted_resource {
                                                 std::size_t count) const override;
 
  private:
-  void add_list(const std::vector<const unit*>& selected, allocation& to) const;
-  void add_cdi(const std::vector<const unit*>& selected, allocation& to) const;
+  void add_list(const std::vector<const unit*>& selected, allocation& allocation) const;
+  void add_cdi(const std::vector<const unit*>& selected, allocation& allocation) const;
   [[nodiscard]] std::vector<std::size_t> choose_whole(const std::vector<std::size_t>& candidates,
                                                       const std::vector<std::size_t>& taken,
                                                       std::size_t count) const;
@@ -88,7 +88,9 @@ class share_resource final : public counted_resource {
   std::string on_host_;
 };
 
-/// Adds the CDI devices `names` to `to` in the form that `rules` select.
-void add_cdi_devices(const gpu_rules& rules, std::vector<std::string> names, allocation& to);
+/// Adds the CDI devices `names` to `allocation` in the form that `rules` select.
+void add_cdi_devices(const gpu_rules& rules,
+                     std::vector<std::string> names,
+                     allocation& allocation);
 
 }  // namespace gpushm::device_plugin

@@ -17,7 +17,7 @@ leftovers::leftovers(std::string directory, const std::string& prefix)
 
 std::map<std::string, socket_identity> leftovers::without_listener() const {
   namespace fs = std::filesystem;
-  std::map<std::string, socket_identity> found;
+  std::map<std::string, socket_identity> entries;
   std::error_code failed;
   for (fs::directory_iterator each(directory_, failed); !failed && each != fs::directory_iterator();
        each.increment(failed)) {
@@ -28,10 +28,10 @@ std::map<std::string, socket_identity> leftovers::without_listener() const {
     const std::string path = each->path().string();
     const auto identity = socket_at(path);
     if (identity && has_no_listener(path)) {
-      found.emplace(path, *identity);
+      entries.emplace(path, *identity);
     }
   }
-  return found;
+  return entries;
 }
 
 void leftovers::scan(clock::time_point now) {

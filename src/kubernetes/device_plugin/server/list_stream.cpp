@@ -13,10 +13,10 @@ void list_stream::update() {
   advance();
 }
 
-void list_stream::end(ending how) {
+void list_stream::end(ending ending) {
   const std::lock_guard lock(mutex_);
   ended_ = true;
-  how_ = how;
+  how_ = ending;
   advance();
 }
 

@@ -34,18 +34,18 @@ class list_stream final : public grpc::ServerWriteReactor<v1beta1::ListAndWatchR
     virtual ~owner() = default;
     /// Fills in the current list. May throw: the stream then ends with that error.
     virtual void fill(v1beta1::ListAndWatchResponse& list) = 0;
-    virtual void sent(const grpc::Status& how, std::chrono::nanoseconds took) noexcept = 0;
+    virtual void sent(const grpc::Status& status, std::chrono::nanoseconds took) noexcept = 0;
     /// The stream is about to delete itself.
-    virtual void done(list_stream& which) noexcept = 0;
+    virtual void done(list_stream& stream) noexcept = 0;
   };
 
-  /// `of` must outlive the server.
-  explicit list_stream(owner& of) : owner_(of) {}
+  /// `owner` must outlive the server.
+  explicit list_stream(owner& owner) : owner_(owner) {}
 
   /// Schedules sending the current list. Does not block.
   void update();
   /// Schedules the end of the stream. Does not block.
-  void end(ending how);
+  void end(ending ending);
 
  private:
   void OnWriteDone(bool ok) override;

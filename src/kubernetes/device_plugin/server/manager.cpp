@@ -172,15 +172,15 @@ class manager::loop {
     served_ = std::move(next);
   }
 
-  void end(std::vector<std::unique_ptr<served_resource>>& which, ending how) const {
-    for (const auto& each : which) {
-      each->end(how);
+  void end(std::vector<std::unique_ptr<served_resource>>& resources, ending ending) const {
+    for (const auto& each : resources) {
+      each->end(ending);
     }
     const auto until = clock::now() + options_.end_timeout;
-    for (const auto& each : which) {
+    for (const auto& each : resources) {
       each->stop(until);
     }
-    which.clear();
+    resources.clear();
   }
 
   void update_status() {

@@ -10,11 +10,11 @@
 namespace gpushm::kubelet {
 
 void write_devices(const std::vector<device_plugin::device>& devices,
-                   v1beta1::ListAndWatchResponse& to) {
-  to.Clear();
-  to.mutable_devices()->Reserve(static_cast<int>(devices.size()));
+                   v1beta1::ListAndWatchResponse& response) {
+  response.Clear();
+  response.mutable_devices()->Reserve(static_cast<int>(devices.size()));
   for (const device_plugin::device& each : devices) {
-    v1beta1::Device& message = *to.add_devices();
+    v1beta1::Device& message = *response.add_devices();
     message.set_id(each.id);
     message.set_health(each.healthy ? "Healthy" : "Unhealthy");
     if (each.numa_node) {
@@ -33,9 +33,9 @@ std::vector<std::vector<std::string>> read_containers(const v1beta1::AllocateReq
 }
 
 void write_allocations(std::vector<device_plugin::allocation> allocations,
-                       v1beta1::AllocateResponse& to) {
+                       v1beta1::AllocateResponse& response) {
   for (device_plugin::allocation& each : allocations) {
-    v1beta1::ContainerAllocateResponse& message = *to.add_container_responses();
+    v1beta1::ContainerAllocateResponse& message = *response.add_container_responses();
     message.mutable_envs()->insert(each.envs.begin(), each.envs.end());
     message.mutable_annotations()->insert(each.annotations.begin(), each.annotations.end());
     for (device_plugin::bind_mount& mount : each.mounts) {
@@ -58,7 +58,7 @@ void write_allocations(std::vector<device_plugin::allocation> allocations,
 
 void prefer_for_each(const device_plugin::resource& resource,
                      const v1beta1::PreferredAllocationRequest& request,
-                     v1beta1::PreferredAllocationResponse& to) {
+                     v1beta1::PreferredAllocationResponse& response) {
   for (const v1beta1::ContainerPreferredAllocationRequest& each : request.container_requests()) {
     if (each.allocation_size() < 0) {
       throw error(errc::invalid_argument,
@@ -71,7 +71,7 @@ void prefer_for_each(const device_plugin::resource& resource,
                                              each.available_deviceids().end());
     const std::vector<std::string> must(each.must_include_deviceids().begin(),
                                         each.must_include_deviceids().end());
-    v1beta1::ContainerPreferredAllocationResponse& message = *to.add_container_responses();
+    v1beta1::ContainerPreferredAllocationResponse& message = *response.add_container_responses();
     for (std::string& id :
          resource.prefer(available, must, static_cast<std::size_t>(each.allocation_size()))) {
       message.add_deviceids(std::move(id));

@@ -32,14 +32,14 @@ std::string text_of(std::chrono::milliseconds duration) {
 
 }  // namespace
 
-served_resource::served_resource(std::shared_ptr<device_plugin::resource> what,
+served_resource::served_resource(std::shared_ptr<device_plugin::resource> resource,
                                  const manager_options& options,
                                  const base::wakeup& wake,
                                  clock::time_point begin)
-    : name_(what->name()),
+    : name_(resource->name()),
       options_(options),
       wake_(wake),
-      what_(std::move(what)),
+      what_(std::move(resource)),
       changed_(std::make_shared<std::atomic<bool>>(true)),
       backoff_(options.first_retry, options.max_retry),
       due_(begin) {
@@ -59,9 +59,9 @@ void served_resource::listen() {
   });
 }
 
-void served_resource::replace(std::shared_ptr<device_plugin::resource> with) {
+void served_resource::replace(std::shared_ptr<device_plugin::resource> resource) {
   what_->on_change({});
-  what_ = std::move(with);
+  what_ = std::move(resource);
   listen();
   if (service_ != nullptr) {
     service_->replace(what_);
@@ -315,13 +315,13 @@ void served_resource::stop_serving() {
   service_.reset();
 }
 
-void served_resource::end(ending how) {
+void served_resource::end(ending ending) {
   ended_ = true;
   what_->on_change({});
   call_.reset();
   phase_ = phase::down;
   if (service_ != nullptr) {
-    service_->end(how);
+    service_->end(ending);
   }
 }
 

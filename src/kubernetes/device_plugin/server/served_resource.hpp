@@ -35,7 +35,7 @@ class served_resource {
 
   /// `options` and `wake`, which is signalled when `advance` has work, must outlive it. Starts to
   /// serve at `begin`.
-  served_resource(std::shared_ptr<device_plugin::resource> what,
+  served_resource(std::shared_ptr<device_plugin::resource> resource,
                   const manager_options& options,
                   const base::wakeup& wake,
                   clock::time_point begin);
@@ -47,13 +47,13 @@ class served_resource {
   [[nodiscard]] const std::shared_ptr<device_plugin::resource>& what() const noexcept {
     return what_;
   }
-  /// `with` has the same name and options.
-  void replace(std::shared_ptr<device_plugin::resource> with);
+  /// `resource` has the same name and options.
+  void replace(std::shared_ptr<device_plugin::resource> resource);
   /// Performs all steps that are due; returns when it must be called next if no event occurs. Never
   /// throws.
   clock::time_point advance(clock::time_point now, const surroundings& around) noexcept;
   /// Ends the streams; no new calls are started. Does not block.
-  void end(ending how);
+  void end(ending ending);
   /// Stops the server; blocks until its calls have ended, `until` at most.
   void stop(clock::time_point until);
   [[nodiscard]] resource_status status() const;

@@ -15,19 +15,19 @@ using clock = std::chrono::steady_clock;
 constexpr std::string_view service_name = "device_plugin";
 }  // namespace
 
-service::service(std::shared_ptr<const device_plugin::resource> of,
+service::service(std::shared_ptr<const device_plugin::resource> resource,
                  base::operation_observer* observer,
                  std::function<void()> stream_ended)
-    : observer_(observer), stream_ended_(std::move(stream_ended)), resource_(std::move(of)) {}
+    : observer_(observer), stream_ended_(std::move(stream_ended)), resource_(std::move(resource)) {}
 
 std::shared_ptr<const device_plugin::resource> service::current() const {
   const std::lock_guard lock(resource_mutex_);
   return resource_;
 }
 
-void service::replace(std::shared_ptr<const device_plugin::resource> with) {
+void service::replace(std::shared_ptr<const device_plugin::resource> resource) {
   const std::lock_guard lock(resource_mutex_);
-  resource_.swap(with);
+  resource_.swap(resource);
 }
 
 void service::publish() {
@@ -37,11 +37,11 @@ void service::publish() {
   }
 }
 
-void service::end(ending how) {
+void service::end(ending ending) {
   const std::lock_guard lock(streams_mutex_);
-  ended_ = how;
+  ended_ = ending;
   for (list_stream* const each : streams_) {
-    each->end(how);
+    each->end(ending);
   }
 }
 
@@ -121,17 +121,17 @@ void service::fill(v1beta1::ListAndWatchResponse& list) {
   write_devices(current()->devices(), list);
 }
 
-void service::sent(const grpc::Status& how, std::chrono::nanoseconds took) noexcept {
+void service::sent(const grpc::Status& status, std::chrono::nanoseconds took) noexcept {
   if (observer_ != nullptr) {
     observer_->finished(
-        service_name, "ListAndWatch", how.ok() ? "ok" : to_string(errc::peer_unreachable), took);
+        service_name, "ListAndWatch", status.ok() ? "ok" : to_string(errc::peer_unreachable), took);
   }
 }
 
-void service::done(list_stream& which) noexcept {
+void service::done(list_stream& stream) noexcept {
   {
     const std::lock_guard lock(streams_mutex_);
-    streams_.erase(&which);
+    streams_.erase(&stream);
   }
   stream_ended_();
 }

@@ -28,19 +28,19 @@ class service final : public v1beta1::DevicePlugin::CallbackService, private lis
 
   /// `observer` may be null, else it must outlive the service. `stream_ended` is called after each
   /// end of a ListAndWatch, from any thread; it must not block.
-  service(std::shared_ptr<const device_plugin::resource> of,
+  service(std::shared_ptr<const device_plugin::resource> resource,
           base::operation_observer* observer,
           std::function<void()> stream_ended);
   service(const service&) = delete;
   service& operator=(const service&) = delete;
   ~service() override = default;
 
-  /// Serves `with` from now on; call `publish` afterwards.
-  void replace(std::shared_ptr<const device_plugin::resource> with);
+  /// Serves `resource` from now on; call `publish` afterwards.
+  void replace(std::shared_ptr<const device_plugin::resource> resource);
   /// Sends the changed devices to all streams. Does not block.
   void publish();
   /// Ends all streams, also those opened later. Does not block.
-  void end(ending how);
+  void end(ending ending);
   [[nodiscard]] stream_counts streams() const;
 
   grpc::ServerUnaryReactor* GetDevicePluginOptions(grpc::CallbackServerContext* context,
@@ -67,8 +67,8 @@ class service final : public v1beta1::DevicePlugin::CallbackService, private lis
                                     std::string_view operation,
                                     Work&& work);
   void fill(v1beta1::ListAndWatchResponse& list) override;
-  void sent(const grpc::Status& how, std::chrono::nanoseconds took) noexcept override;
-  void done(list_stream& which) noexcept override;
+  void sent(const grpc::Status& status, std::chrono::nanoseconds took) noexcept override;
+  void done(list_stream& stream) noexcept override;
 
   base::operation_observer* observer_;
   std::function<void()> stream_ended_;

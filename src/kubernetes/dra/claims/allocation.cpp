@@ -31,7 +31,7 @@ bool is_safe(std::string_view text, std::size_t max_bytes, std::string_view also
 }
 
 void check_part(const claim_reference& claim,
-                std::string_view what,
+                std::string_view subject,
                 std::string_view text,
                 std::size_t max_bytes,
                 std::string_view also) {
@@ -39,7 +39,7 @@ void check_part(const claim_reference& claim,
     throw error(errc::invalid_argument,
                 "check claim",
                 to_string(claim),
-                fmt::format("{} \"{}\" is not valid", what, text));
+                fmt::format("{} \"{}\" is not valid", subject, text));
   }
 }
 

@@ -76,15 +76,15 @@ void checkpoint_file::remove_unfinished() {
 checkpoint checkpoint_file::load(std::string& warning) {
   const auto read = [](const std::string& path) {
     struct stat status {};
-    const int found = base::checked(
+    const int status_error = base::checked(
         read_operation, path, "stat", [&] { return ::stat(path.c_str(), &status); }, {ENOENT});
-    if (found == 0 && !S_ISREG(status.st_mode)) {  // reading a FIFO would block
+    if (status_error == 0 && !S_ISREG(status.st_mode)) {  // reading a FIFO would block
       throw error(
           errc::system_error, read_operation, path, "it is not a regular file", "remove it");
     }
     std::optional<std::string> text =
-        found == 0 ? base::read_small_file(path, max_bytes) : std::nullopt;
-    if (found == 0 && !text) {
+        status_error == 0 ? base::read_small_file(path, max_bytes) : std::nullopt;
+    if (status_error == 0 && !text) {
       throw error(errc::system_error, read_operation, path, "it cannot be read");
     }
     return text;

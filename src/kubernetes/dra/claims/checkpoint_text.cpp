@@ -69,16 +69,16 @@ prepared_claim claim_from_json(const std::string& uid, const nlohmann::json& fro
 }
 
 void check_version(const nlohmann::json& whole, const std::string& path) {
-  const auto found = whole.find("version");
-  if (found == whole.end() || !found->is_number_integer() || found->get<std::int64_t>() < 1) {
+  const auto entry = whole.find("version");
+  if (entry == whole.end() || !entry->is_number_integer() || entry->get<std::int64_t>() < 1) {
     throw_damaged(path, "it has no version");
   }
-  if (found->get<std::int64_t>() > version) {
+  if (entry->get<std::int64_t>() > version) {
     throw error(
         errc::unsupported_version,
         operation,
         path,
-        fmt::format("it has version {}, but this gpushm reads version {}", found->dump(), version),
+        fmt::format("it has version {}, but this gpushm reads version {}", entry->dump(), version),
         "install the newer gpushm again, or drain the node and remove the file and its copy "
         "that ends in .bak");
   }

@@ -223,9 +223,9 @@ std::map<std::string, std::string> claims::problems() const {
   const std::lock_guard lock(mutex_);
   std::map<std::string, std::string> by_device;
   for (const auto& [uid, text] : problems_) {
-    const auto found = state_.claims.find(uid);
-    if (found != state_.claims.end()) {
-      for (const prepared_device& each : found->second.devices) {
+    const auto claim = state_.claims.find(uid);
+    if (claim != state_.claims.end()) {
+      for (const prepared_device& each : claim->second.devices) {
         by_device.emplace(each.device, text);
       }
     }

@@ -113,7 +113,7 @@ class claims {
   /// Returns why it failed; empty: success.
   std::string reopen(const prepared_claim& claim);
   void drop_claims_ended_by_reboot(std::vector<std::string>& notes);
-  void save_restored(const checkpoint& found, std::vector<std::string>& notes);
+  void save_restored(const checkpoint& checkpoint, std::vector<std::string>& notes);
   [[nodiscard]] claim_use query_use(const prepared_claim& claim);
   [[nodiscard]] bool should_free(const prepared_claim& claim);
   [[nodiscard]] bool has_other_allocation(const nlohmann::json& object,

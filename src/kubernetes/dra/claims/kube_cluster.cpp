@@ -34,8 +34,8 @@ class kube_cluster : public cluster {
   void remove(const std::string& path, const std::string& uid) override {
     through_.remove(path, uid);
   }
-  std::vector<std::string> versions_of(const std::string& of) override {
-    return through_.versions_of(of);
+  std::vector<std::string> versions_of(const std::string& group) override {
+    return through_.versions_of(group);
   }
   std::unique_ptr<subscription> subscribe(
       const std::string& path,

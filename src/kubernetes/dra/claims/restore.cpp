@@ -14,17 +14,17 @@ std::vector<std::string> claims::restore() {
     file_ = std::make_unique<checkpoint_file>(options_.state_directory);
   }
   std::string warning;
-  const checkpoint found = file_->load(warning);
+  const checkpoint checkpoint = file_->load(warning);
   if (!warning.empty()) {
     notes.push_back(warning);
   }
   {
     const std::lock_guard lock(mutex_);
-    state_ = found;
+    state_ = checkpoint;
     state_.boot_id = options_.boot_id;
     unconfirmed_.clear();
   }
-  if (!found.boot_id.empty() && found.boot_id != options_.boot_id) {
+  if (!checkpoint.boot_id.empty() && checkpoint.boot_id != options_.boot_id) {
     drop_claims_ended_by_reboot(notes);
   }
   for (const prepared_claim& claim : all()) {
@@ -41,7 +41,7 @@ std::vector<std::string> claims::restore() {
   for (const std::string& each : freed) {
     notes.push_back(fmt::format("freed {}, which is not in the checkpoint", each));
   }
-  save_restored(found, notes);
+  save_restored(checkpoint, notes);
   return notes;
 }
 
@@ -86,9 +86,9 @@ std::string claims::reopen(const prepared_claim& claim) {
   return {};
 }
 
-void claims::save_restored(const checkpoint& found, std::vector<std::string>& notes) {
+void claims::save_restored(const checkpoint& checkpoint, std::vector<std::string>& notes) {
   const std::lock_guard lock(mutex_);
-  if (state_ == found) {
+  if (state_ == checkpoint) {
     return;
   }
   try {

@@ -59,9 +59,9 @@ void remove_without_listener(const std::string& directory,
 }  // namespace
 
 struct endpoints::pair {
-  pair(const endpoints& of, const std::string& dra, const std::string& registry)
-      : dra_server(dra, of.services_),
-        registration(of.options_.driver, dra, of.registered_),
+  pair(const endpoints& endpoints, const std::string& dra, const std::string& registry)
+      : dra_server(dra, endpoints.services_),
+        registration(endpoints.options_.driver, dra, endpoints.registered_),
         // Last: a kubelet connects as soon as this socket appears.
         registration_server(registry, {&registration}) {}
 

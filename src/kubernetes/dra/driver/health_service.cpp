@@ -99,7 +99,7 @@ class health_services::version_of final : public version, public Api::service {
   /// flight. gRPC's last callback deletes it.
   class stream : public grpc::ServerWriteReactor<typename Api::response> {
    public:
-    explicit stream(version_of& of) : of_(of) {}
+    explicit stream(version_of& version) : of_(version) {}
 
     void send(const typename Api::response& state) {
       const std::lock_guard lock(mutex_);
@@ -148,9 +148,9 @@ class health_services::version_of final : public version, public Api::service {
     typename Api::response current_;
   };
 
-  void left(stream* which) {
+  void left(stream* stream) {
     const std::lock_guard lock(mutex_);
-    streams_.remove(which);
+    streams_.remove(stream);
   }
 
   const std::string pool_;

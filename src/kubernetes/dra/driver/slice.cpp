@@ -48,18 +48,18 @@ nlohmann::json plain(nlohmann::json slice) {
 }
 
 /// Empty, or the path of the first difference at or below `at`.
-std::optional<std::string> first_difference(const nlohmann::json& found,
+std::optional<std::string> first_difference(const nlohmann::json& stored,
                                             const nlohmann::json& expected,
                                             const std::string& at) {
-  if (expected.is_object() && found.is_object()) {
+  if (expected.is_object() && stored.is_object()) {
     for (const auto& [key, value] : expected.items()) {
       std::string below = at;
       if (!below.empty()) {
         below += '.';
       }
       below += key;
-      const auto same = found.find(key);
-      if (same == found.end()) {
+      const auto same = stored.find(key);
+      if (same == stored.end()) {
         return below;
       }
       if (auto other = first_difference(*same, value, below)) {
@@ -68,16 +68,16 @@ std::optional<std::string> first_difference(const nlohmann::json& found,
     }
     return std::nullopt;
   }
-  if (expected.is_array() && found.is_array() && expected.size() == found.size()) {
+  if (expected.is_array() && stored.is_array() && expected.size() == stored.size()) {
     for (std::size_t index = 0; index < expected.size(); ++index) {
       if (auto other =
-              first_difference(found[index], expected[index], fmt::format("{}[{}]", at, index))) {
+              first_difference(stored[index], expected[index], fmt::format("{}[{}]", at, index))) {
         return other;
       }
     }
     return std::nullopt;
   }
-  return found == expected ? std::nullopt : std::optional(at.empty() ? "." : at);
+  return stored == expected ? std::nullopt : std::optional(at.empty() ? "." : at);
 }
 
 }  // namespace
@@ -127,8 +127,8 @@ bool is_in_own_pool(const nlohmann::json& slice, const slice_options& options) {
   return is_of_this_node(slice, options) && text_in(slice, "/spec/pool/name") == options.node;
 }
 
-std::string difference(const nlohmann::json& found, const nlohmann::json& expected) {
-  return first_difference(plain(found), plain(expected), {}).value_or(std::string());
+std::string difference(const nlohmann::json& stored, const nlohmann::json& expected) {
+  return first_difference(plain(stored), plain(expected), {}).value_or(std::string());
 }
 
 std::string text_in(const nlohmann::json& object, const char* pointer) {

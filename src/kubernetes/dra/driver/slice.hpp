@@ -33,10 +33,10 @@ struct slice_options {
 /// Whether it also belongs to this node's pool. Driver, node and name of the pool never change.
 [[nodiscard]] bool is_in_own_pool(const nlohmann::json& slice, const slice_options& options);
 
-/// The first field of `expected` that `found` lacks or that differs ("spec.devices[0].name");
+/// The first field of `expected` that `stored` lacks or that differs ("spec.devices[0].name");
 /// empty: none. A server may add fields. Ignores apiVersion and kind, which list items lack, and
 /// v1beta1's deeper nesting of device properties.
-[[nodiscard]] std::string difference(const nlohmann::json& found, const nlohmann::json& expected);
+[[nodiscard]] std::string difference(const nlohmann::json& stored, const nlohmann::json& expected);
 
 /// The string at a JSON pointer; empty when absent.
 [[nodiscard]] std::string text_in(const nlohmann::json& object, const char* pointer);

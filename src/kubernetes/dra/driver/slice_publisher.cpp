@@ -216,9 +216,9 @@ void slice_publisher::store(const nlohmann::json& slice) {
   }
   generation_ = std::max(generation_, generation_of(slice));
   // The watch may report a slice before the server's reply to its creation arrives.
-  const auto found = slices_.find(name_of(slice));
+  const auto stored = slices_.find(name_of(slice));
   if (std::find(deleted_uids_.begin(), deleted_uids_.end(), uid_of(slice)) != deleted_uids_.end() ||
-      (found != slices_.end() && is_older(slice, found->second))) {
+      (stored != slices_.end() && is_older(slice, stored->second))) {
     return;
   }
   slices_.insert_or_assign(name_of(slice), slice);
@@ -230,9 +230,9 @@ void slice_publisher::erase(const nlohmann::json& slice) {
   if (deleted_uids_.size() > max_deleted_uids) {
     deleted_uids_.pop_front();
   }
-  const auto found = slices_.find(name_of(slice));
-  if (found != slices_.end() && uid_of(found->second) == uid) {
-    slices_.erase(found);
+  const auto stored = slices_.find(name_of(slice));
+  if (stored != slices_.end() && uid_of(stored->second) == uid) {
+    slices_.erase(stored);
   }
 }
 
@@ -247,8 +247,8 @@ void slice_publisher::reconcile() {
     slices = slices_;
   }
   const std::string own = slice_name(options_);
-  const auto found = slices.find(own);
-  const bool exists = found != slices.end() && is_in_own_pool(found->second, options_);
+  const auto stored = slices.find(own);
+  const bool exists = stored != slices.end() && is_in_own_pool(stored->second, options_);
   std::exception_ptr refused;
   for (const auto& [name, slice] : slices) {
     if (name == own && exists) {
@@ -260,7 +260,7 @@ void slice_publisher::reconcile() {
       refused = std::current_exception();  // does not prevent publishing
     }
   }
-  publish(exists ? &found->second : nullptr);
+  publish(exists ? &stored->second : nullptr);
   if (refused) {
     std::rethrow_exception(refused);
   }
@@ -358,16 +358,16 @@ void slice_publisher::create() {
   }
 }
 
-void slice_publisher::replace(const nlohmann::json& found) {
+void slice_publisher::replace(const nlohmann::json& stored) {
   check_rate(writes_);
   observed outcome(observer_, "PublishResourceSlice");
-  nlohmann::json updated = expected_slice(generation_after(generation_of(found)));
+  nlohmann::json updated = expected_slice(generation_after(generation_of(stored)));
   base::log(log_level::info,
             fmt::format("ResourceSlice {} is rewritten: it differs in {}",
                         slice_name(options_),
-                        difference(found, expected_slice(generation_of(found)))));
-  updated["metadata"]["resourceVersion"] = text_in(found, "/metadata/resourceVersion");
-  updated["metadata"]["uid"] = uid_of(found);
+                        difference(stored, expected_slice(generation_of(stored)))));
+  updated["metadata"]["resourceVersion"] = text_in(stored, "/metadata/resourceVersion");
+  updated["metadata"]["uid"] = uid_of(stored);
   std::uint64_t lists = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -413,27 +413,27 @@ void slice_publisher::remove(const std::string& name, const nlohmann::json& slic
 /// The cached slice is stale: another client wrote, and the watch has not reported it yet.
 void slice_publisher::fetch_own() {
   const std::string own = slice_name(options_);
-  std::optional<nlohmann::json> found;
+  std::optional<nlohmann::json> stored;
   std::uint64_t lists = 0;
   {
     const std::lock_guard lock(mutex_);
     lists = lists_;
   }
   try {
-    found = through_.get(api_.path(fmt::format("{}/{}", collection, own)));
+    stored = through_.get(api_.path(fmt::format("{}/{}", collection, own)));
   } catch (const api_client::api_error& failure) {
     if (!failure.not_found()) {
       throw;
     }
   }
-  if (found && !is_of_this_node(*found, options_)) {
+  if (stored && !is_of_this_node(*stored, options_)) {
     throw error(errc::already_exists,
                 operation,
                 own,
                 fmt::format("a ResourceSlice of node {}, pool {} and driver {} has this name",
-                            base::in_quotes(text_in(*found, "/spec/nodeName")),
-                            base::in_quotes(text_in(*found, "/spec/pool/name")),
-                            base::in_quotes(text_in(*found, "/spec/driver"))),
+                            base::in_quotes(text_in(*stored, "/spec/nodeName")),
+                            base::in_quotes(text_in(*stored, "/spec/pool/name")),
+                            base::in_quotes(text_in(*stored, "/spec/driver"))),
                 fmt::format("find its creator, and remove it: {}; kubectl delete resourceslice {}; "
                             "the ValidatingAdmissionPolicy resourceslices.gpushm.dev prevents "
                             "agents from using names of other nodes",
@@ -447,8 +447,8 @@ void slice_publisher::fetch_own() {
     stale_ = true;
     return;
   }
-  if (found) {
-    store(*found);
+  if (stored) {
+    store(*stored);
   } else {
     slices_.erase(own);
   }

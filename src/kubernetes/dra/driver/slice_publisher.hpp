@@ -61,7 +61,7 @@ class slice_publisher {
   /// Uses the current version of the API.
   void watch();
   void create();
-  void replace(const nlohmann::json& found);
+  void replace(const nlohmann::json& stored);
   void remove(const std::string& name, const nlohmann::json& slice);
   void store(const nlohmann::json& slice);
   void erase(const nlohmann::json& slice);
