@@ -399,7 +399,7 @@ TEST_F(items, of_a_dead_producer_end_at_once) {
   agent producer = world_.start();
   producer.request("produce c 3 4096 host");
   channel_consumer consumer = join();
-  channel_consumer patient = join({.take_over = std::chrono::hours(1)});
+  channel_consumer patient = join({.resume = std::chrono::hours(1)});
   producer.request("fill_items 1");
   const auto producer_pid = client_.stat("c/~producer").creator_pid;
   EXPECT_NE(producer_pid, 0);

@@ -387,7 +387,7 @@ TEST_F(channels, go_on_when_a_consumer_keeps_its_last_item) {
     std::optional<agent> producer(world_.start());
     producer->request(create);
     channel_consumer consumer =
-        channel_consumer::open(client_, "c" + std::to_string(slots), {.take_over = 60s});
+        channel_consumer::open(client_, "c" + std::to_string(slots), {.resume = 60s});
     std::optional<channel_item> kept;
     const auto replace_producer = [&](bool while_it_writes) {
       if (while_it_writes) {
@@ -422,9 +422,9 @@ TEST_F(channels, go_on_when_a_consumer_keeps_its_last_item) {
 TEST_F(channels, keep_the_memory_of_items_when_a_new_producer_has_other_slots) {
   agent producer = world_.start();
   producer.request("produce c 3 4096 host");
-  channel_consumer consumer = channel_consumer::open(client_, "c", {.take_over = 60s});
+  channel_consumer consumer = channel_consumer::open(client_, "c", {.resume = 60s});
   channel_consumer newest = channel_consumer::open(
-      client_, "c", {.mode = consumer_mode::latest, .held = 1, .take_over = 60s});
+      client_, "c", {.mode = consumer_mode::latest, .held = 1, .resume = 60s});
   producer.request("fill_items 3");
   std::vector<channel_item> held;
   for (int i = 0; i != 3; ++i) {
@@ -509,9 +509,8 @@ TEST_F(channels, give_the_newest_item_of_a_process_that_has_gone) {
   {
     agent producer = world_.start();
     producer.request(create);
-    newest =
-        channel_consumer::open(client_, "c", {.mode = consumer_mode::latest, .take_over = 60s});
-    other_mode = channel_consumer::open(client_, "c", {.take_over = 60s});
+    newest = channel_consumer::open(client_, "c", {.mode = consumer_mode::latest, .resume = 60s});
+    other_mode = channel_consumer::open(client_, "c", {.resume = 60s});
     producer.request("fill_items 3");
     producer.request("end");
     producer.kill_and_wait();
@@ -519,7 +518,7 @@ TEST_F(channels, give_the_newest_item_of_a_process_that_has_gone) {
   for (int i = 0; i != 3; ++i) {
     agent next = world_.start();
     next.request(create);
-    channel_consumer member = channel_consumer::open(client_, "c", {.take_over = 60s});
+    channel_consumer member = channel_consumer::open(client_, "c", {.resume = 60s});
     next.request("fill_items 3");
     EXPECT_TRUE(member.next(60s));
     if (i % 2 == 0) {
@@ -565,7 +564,7 @@ TEST_F(channels, bring_members_all_items_of_a_producer_that_closes_at_once) {
       std::optional<agent> producer(world_.start());
       producer->request(create);
       channel_consumer member =
-          channel_consumer::open(client_, name, {.mode = mode, .take_over = 60s});
+          channel_consumer::open(client_, name, {.mode = mode, .resume = 60s});
       producer->request("fill_items 1");
       member.next(60s).value().release();  // it has all items of this one
       producer->kill_and_wait();
@@ -595,7 +594,7 @@ TEST_F(channels, bring_members_all_items_of_a_producer_that_closes_at_once) {
         next.request(create);
         next.request("fill_items 2");
         read_rest();
-        channel_consumer joined = channel_consumer::open(client_, name, {.take_over = 60s});
+        channel_consumer joined = channel_consumer::open(client_, name, {.resume = 60s});
         EXPECT_EQ(joined.next(60s)->number(), 6U);
       }
       ASSERT_FALSE(numbers.empty());
@@ -616,7 +615,7 @@ TEST_F(channels, count_what_a_dead_producer_has_not_completed) {
     consumers.push_back(channel_consumer::open(
         client_,
         "c",
-        {.mode = mode, .held = mode == consumer_mode::latest ? 1U : 0U, .take_over = 60s}));
+        {.mode = mode, .held = mode == consumer_mode::latest ? 1U : 0U, .resume = 60s}));
   }
   producer.request("fill_items 2");
   for (channel_consumer& each : consumers) {

@@ -35,9 +35,7 @@ class work_sharing : public testing::Test {
   }
   [[nodiscard]] static channel_consumer join(const client& client, std::uint32_t held = 0) {
     return channel_consumer::open(
-        client,
-        "c",
-        {.mode = consumer_mode::share, .held = held, .timeout = 60s, .take_over = 60s});
+        client, "c", {.mode = consumer_mode::share, .held = held, .timeout = 60s, .resume = 60s});
   }
   static std::uint64_t publish(channel_producer& producer, std::uint64_t count) {
     std::uint64_t last = 0;
