@@ -139,7 +139,7 @@ GPUSHM_API gpushm_errc gpushm_slot_publish(gpushm_slot* slot,
                                            const void* metadata,
                                            size_t metadata_size,
                                            uint64_t* number);
-/* As above, when `stream`, which must not be captured, has done what it was given before. */
+/* As above, after the work that is already enqueued on `stream`, which must not be captured. */
 GPUSHM_API gpushm_errc gpushm_slot_publish_on(
     gpushm_slot* slot, void* stream, const void* metadata, size_t metadata_size, uint64_t* number);
 /* As above, now. Precondition: no stream still writes into the slot (synchronize it first). */
@@ -241,7 +241,7 @@ GPUSHM_API gpushm_errc gpushm_item_wait_on(const gpushm_item* item, void* stream
  * previous items are. Does not wait. If it fails (GPUSHM_ERRC_DRIVER_ERROR), the
  * consumer still holds the item. */
 GPUSHM_API gpushm_errc gpushm_item_release(gpushm_item* item);
-/* As above, when `stream`, which must not be captured, has done what it was given before. */
+/* As above, after the work that is already enqueued on `stream`, which must not be captured. */
 GPUSHM_API gpushm_errc gpushm_item_release_on(gpushm_item* item, void* stream);
 /* As above, now. Precondition: no stream still reads the item (synchronize it first). */
 GPUSHM_API gpushm_errc gpushm_item_release_now(gpushm_item* item);
@@ -266,7 +266,7 @@ typedef struct gpushm_channel_info {
   uint64_t announced;  /* as in gpushm_producer_stats */
   uint64_t published;
   bool has_producer; /* false: it has closed the channel, or has died */
-  bool is_closed;    /* the producer has said that there are no more items */
+  bool is_closed;    /* the producer has ended the channel */
   bool is_writable;  /* as gpushm_timeline_is_writable, for the producer's timelines */
   uint32_t producer_uid;
   int32_t producer_pid; /* as the broker sees it; 0: not visible to it */

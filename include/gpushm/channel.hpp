@@ -26,7 +26,7 @@ inline namespace v1 {
 /// others read them (`channel_consumer`), ordered by timelines, on CPUs and on CUDA streams
 /// (docs/channels.md). Neither side synchronizes with a stream.
 
-/// Calls with a stream enqueue what they do; those without one use the CPU. Both can be mixed.
+/// Calls with a stream enqueue their work; calls without one use the CPU. Both can be mixed.
 /// `stream` is a CUstream or a cudaStream_t.
 
 /// The members are those of `gpushm_channel_options`.
@@ -255,7 +255,7 @@ class channel_item {
 
   /// `stream` waits until the item is complete. As `gpushm_item_wait_on`.
   void wait_on(void* stream) const { glue::check(gpushm_item_wait_on(handle_.get(), stream)); }
-  /// The item will not be read any more. As `gpushm_item_release`.
+  /// Releases the item. As `gpushm_item_release`.
   void release() { release_by(&gpushm_item_release); }
   /// Releases it when `stream` has done its work. As `gpushm_item_release_on`.
   void release_on(void* stream) {

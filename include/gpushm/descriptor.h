@@ -17,10 +17,10 @@ extern "C" {
 
 /* Numbers of registered descriptors are below this, 2^30, and not 0. */
 #define GPUSHM_DESCRIPTOR_NUMBERS 1073741824U
-/* Of a file of a tmpfs when it is registered. */
+/* The largest size of a registered file of a tmpfs. */
 #define GPUSHM_MAX_DESCRIPTOR_FILE_BYTES 1048576U
 
-/* What can be registered. */
+/* The kinds of files that can be registered. */
 typedef enum gpushm_descriptor_kind GPUSHM_INT {
   /* memory of a GPU, as exported by the driver: an open file of /dev/nvidiactl */
   GPUSHM_DESCRIPTOR_GPU_MEMORY = 1,
@@ -52,13 +52,13 @@ GPUSHM_API uint32_t gpushm_descriptor_number(const gpushm_descriptor* registrati
  * received it. Descriptors that others have fetched stay theirs. */
 GPUSHM_API void gpushm_descriptor_close(gpushm_descriptor* registration);
 
-/* Fetches what is registered under a number: a new descriptor, with FD_CLOEXEC, of the same open
- * file description (it has its owner's access mode and offset). Close it with close(2). Does not
- * wait for a registration; one round trip, nothing is held at the broker afterwards, and nothing is
- * cached. `tag`: 0 accepts any.
- * GPUSHM_ERRC_NO_SUCH_SEGMENT (nothing has this number, or it has another tag),
- * GPUSHM_ERRC_WRITER_ENDING (its process has died), GPUSHM_ERRC_TOO_MANY_DESCRIPTORS (this process
- * has none left), GPUSHM_ERRC_INVALID_ARGUMENT (the number), and as gpushm_client_open. */
+/* Fetches the file that is registered under a number, as a new descriptor, with FD_CLOEXEC, of the
+ * same open file description (it has its owner's access mode and offset). Close it with close(2).
+ * Does not wait for a registration; one round trip, nothing is held at the broker afterwards, and
+ * nothing is cached. `tag`: 0 accepts any. GPUSHM_ERRC_NO_SUCH_SEGMENT (nothing has this number, or
+ * it has another tag), GPUSHM_ERRC_WRITER_ENDING (its process has died),
+ * GPUSHM_ERRC_TOO_MANY_DESCRIPTORS (this process has none left), GPUSHM_ERRC_INVALID_ARGUMENT (the
+ * number), and as gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_client_resolve_descriptor(gpushm_client* client,
                                                         uint32_t number,
                                                         uint64_t tag,
@@ -78,7 +78,7 @@ typedef struct gpushm_descriptor_info {
   uint32_t creator_uid;
 } gpushm_descriptor_info;
 
-/* Describes what is registered under a number: fetches and closes it. As
+/* Describes the file that is registered under a number: fetches and closes it. As
  * gpushm_client_resolve_descriptor. gpushm_client_list shows registrations, as segments with the
  * backend GPUSHM_BACKEND_DESCRIPTOR and the name ".fd/NUMBER", only under a prefix that begins with
  * ".fd/"; the same holds for events. */

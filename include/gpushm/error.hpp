@@ -70,7 +70,7 @@ enum class errc : std::uint16_t {
   return glue::view(gpushm_errc_name(static_cast<gpushm_errc>(code)));
 }
 
-/// What a program may need of an error besides its code.
+/// The parts of an error besides its code that a program may need.
 struct error_details {
   std::int32_t pid = 0;  ///< of the process that the cause is about; 0: none, or not known
   std::optional<std::uint64_t> value = {};  ///< that the cause is about (docs/errors.md)

@@ -32,7 +32,7 @@
  *
  * Times. Milliseconds. How long a call waits is always its parameter `timeout_ms`: with 0 it does
  * not wait, with GPUSHM_FOREVER without a limit, and with GPUSHM_DEFAULT_TIMEOUT as long as its
- * comment says, or 30,000 if that says nothing. Other negative values are
+ * comment says, or 30,000 if it has none. Other negative values are
  * GPUSHM_ERRC_INVALID_ARGUMENT. Round trips to a broker are not waits: each of them ends at the
  * client's `request_limit_ms`. */
 #ifndef GPUSHM_GPUSHM_H
@@ -195,7 +195,7 @@ typedef enum gpushm_fence GPUSHM_INT {
   GPUSHM_FENCE_UNPROVEN = 2 /* the process has ended; a child of it may have them */
 } gpushm_fence;
 
-/* What the leases of a connection that ended without a goodbye message wait for. */
+/* The condition that the leases of a connection that ended without a goodbye message wait for. */
 typedef enum gpushm_fence_wait GPUSHM_INT {
   GPUSHM_FENCE_WAIT_PROCESS = 0,    /* the end of the process */
   GPUSHM_FENCE_WAIT_DESCENDANT = 1, /* it has ended; a descendant may have its driver files */
@@ -283,7 +283,7 @@ GPUSHM_API bool gpushm_error_value(const gpushm_error* error, uint64_t* value);
 /* Returns another handle to the same error. Never fails. */
 GPUSHM_API gpushm_error* gpushm_error_dup(const gpushm_error* error);
 GPUSHM_API void gpushm_error_free(gpushm_error* error);
-/* What a program may need of an error besides its code. */
+/* The parts of an error besides its code that a program may need. */
 typedef struct gpushm_error_details {
   size_t struct_size;
   uint64_t value; /* if `has_value` */
@@ -353,7 +353,7 @@ typedef struct gpushm_connect_options {
   /* Limit of each request, excluding waits for names: not a time that a call waits, but the end of
    * a broker that does not answer. 0: 30,000. */
   int64_t request_limit_ms;
-  /* Cancels the wait for a broker, also when a later call of the client reconnects. */
+  /* Cancels the wait for a broker, even when a later call of the client reconnects. */
   gpushm_stop* stop;
   /* Upper bounds of the bytes and mappings that are cached while unused: 0 caches nothing,
    * UINT64_MAX is unlimited. They apply where the matching `has_` member is true; else the
@@ -402,7 +402,7 @@ typedef struct gpushm_create_options {
   /* Generation of a segment that may have the name, and that this process may remove; 0: none. It
    * keeps the name until gpushm_segment_publish of the new one, which removes it and moves the name
    * at once: an open of the name finds one of the two. Until then stat, list and remove by name
-   * mean the published one; by name and generation this connection finds the new one, too. */
+   * mean the published one; by name and generation this connection also finds the new one. */
   uint64_t replaces;
 } gpushm_create_options;
 
@@ -629,7 +629,7 @@ GPUSHM_API void gpushm_segment_close(gpushm_segment* segment);
  * is mapped there. */
 GPUSHM_API const void* gpushm_segment_data(const gpushm_segment* segment);
 /* As gpushm_segment_data, for writing; NULL if it was opened with GPUSHM_ACCESS_READ (the hardware
- * refuses writes there, too). */
+ * also refuses writes there). */
 GPUSHM_API void* gpushm_segment_mutable_data(const gpushm_segment* segment);
 /* As requested at creation; the mapping may be longer. */
 GPUSHM_API uint64_t gpushm_segment_size_bytes(const gpushm_segment* segment);

@@ -44,7 +44,7 @@ class segment_view {
   /// Precondition: `segment` is not null.
   explicit segment_view(const gpushm_segment* segment)
       : owner_(gpushm_segment_dup(segment), &gpushm_segment_close),
-        // gpushm_segment_data returns a const pointer for writable mappings, too.
+        // gpushm_segment_data returns a const pointer even for writable mappings.
         data_(const_cast<void*>(gpushm_segment_data(segment))),
         size_bytes_(gpushm_segment_size_bytes(segment)),
         ordinal_(gpushm_segment_ordinal(segment)),
@@ -83,7 +83,7 @@ class segment {
   /// host segments. Null for an empty segment.
   [[nodiscard]] const void* data() const noexcept { return gpushm_segment_data(handle_.get()); }
   /// As `data`, for writing. Throws `error`: invalid_argument if it was opened with `access::read`
-  /// (the hardware refuses writes there, too), or for an empty segment.
+  /// (the hardware also refuses writes there), or for an empty segment.
   [[nodiscard]] void* mutable_data() const {
     void* const pointer = gpushm_segment_mutable_data(filled());
     if (pointer == nullptr) {

@@ -18,8 +18,8 @@ typedef struct gpushm_load_progress {
   size_t struct_size; /* of the library that calls: later members may be missing */
   uint64_t bytes;     /* read, copied and hashed */
   uint64_t total_bytes;
-  uint64_t resumed_bytes; /* of `bytes`: those of loaders before */
-  bool is_here;           /* this process reads; otherwise it waits for one that does */
+  uint64_t resumed_bytes; /* of `bytes`: read by previous loaders */
+  bool is_here;           /* this process reads; otherwise it waits for a process that does */
 } gpushm_load_progress;
 
 /* How files are read. */
@@ -29,19 +29,19 @@ typedef enum gpushm_reading GPUSHM_INT {
   GPUSHM_READING_DIRECT = 2     /* O_DIRECT, where the file system has it */
 } gpushm_reading;
 
-/* Whether files that have changed, or other ones, have what a segment was loaded from. */
+/* How a load finds out whether changed files, or other files, have the contents of a segment. */
 typedef enum gpushm_verify GPUSHM_INT {
   GPUSHM_VERIFY_AUTOMATIC = 0, /* by their stamps; where those differ, by all bytes, once */
-  GPUSHM_VERIFY_FULL = 1       /* by all bytes in each load, also where the stamps are equal */
+  GPUSHM_VERIFY_FULL = 1       /* by all bytes in each load, even where the stamps are equal */
 } gpushm_verify;
 
-/* A part of one dimension of tensors, such as one rank's of a tensor-parallel layer. */
+/* A part of one dimension of tensors, such as the part of one rank of a tensor-parallel layer. */
 typedef struct gpushm_tensor_slice {
   size_t struct_size;
   gpushm_string name; /* of a tensor, or a pattern, as gpushm_load_options.tensors */
   int32_t dimension;  /* negative: counted from behind the last one */
   uint64_t begin;     /* from this element */
-  uint64_t end;       /* to the one before this; more than `begin` */
+  uint64_t end;       /* up to this element, without it; more than `begin` */
   /* 0, or the number of equal parts that the dimension is divided into: `begin` and `end` then
    * count parts, and rank r of n wants {begin r, end r + 1, parts n}. */
   uint64_t parts;
@@ -50,24 +50,24 @@ typedef struct gpushm_tensor_slice {
 typedef struct gpushm_load_options {
   size_t struct_size;
   gpushm_string device; /* as in gpushm_create_options; empty: "auto" */
-  uint32_t threads;     /* that read: 1 to 64; 0: as many as there are CPUs, 8 to 16 */
+  uint32_t threads;     /* reading threads, 1 to 64; 0: one for each CPU, 8 to 16 */
   gpushm_reading reading;
   gpushm_verify verify;
   /* If the name has another model, or its files have changed, the new one is loaded beside it,
    * instead of GPUSHM_ERRC_ALREADY_EXISTS, and gets the name when it is complete: readers of the
-   * name find one of the two, never none and never a part. Users of the former one keep it. If the
-   * load fails or its process dies, the former one stays. There is memory for both until then. No
-   * effect if the name has this model. */
+   * name find one of the two, never none and never a part. Users of the previous model keep it. If
+   * the load fails or its process dies, the previous model stays. Until then there must be memory
+   * for both. No effect if the name already has this model. */
   bool replace;
-  /* The tensors to load; none given: all. Names, or patterns with `*` (also of dots and slashes),
-   * `?`, `[a-z]` and `[!a-z]`; a tensor of exactly that name is not a pattern's. Each must match a
-   * tensor of the files, and be given once. Files without a tensor that is wanted are not read
-   * behind their headers. */
+  /* The tensors to load; if there is none, all. Names, or patterns with `*` (also of dots and
+   * slashes), `?`, `[a-z]` and `[!a-z]`; a tensor of exactly that name is not a pattern's. Each
+   * must match a tensor of the files, and be given once. Of files without such a tensor only the
+   * headers are read. */
   const gpushm_string* tensors;
   size_t tensor_count;
-  /* Slices of them; of other dimensions the whole. Those of one name and dimension are joined in
-   * this order: at most 1024 a tensor, without overlaps. What is loaded is contiguous. Each must
-   * match a tensor of the files, but not one of `tensors`. All must consist of whole bytes.
+  /* Slices of the tensors; other dimensions are whole. Slices of one name and dimension are joined
+   * in this order: at most 1024 a tensor, without overlaps. The loaded tensors are contiguous. Each
+   * must match a tensor of the files, but not one of `tensors`. All must consist of whole bytes.
    * `struct_size` must be equal in all. */
   const gpushm_tensor_slice* slices;
   size_t slice_count;
@@ -78,21 +78,21 @@ typedef struct gpushm_load_options {
 } gpushm_load_options;
 
 /* Loads a model into a persistent segment, once for all processes that call this at the same time:
- * one reads, the others wait. If it dies, one of them goes on behind its fence, from the last piece
- * that was copied and hashed; if nobody waits, the next call does. `paths`: safetensors files, an
- * index (*.index.json), or a folder of a model. Returns the segment, open for reading, when it is
- * complete; at once if it is and the files' stamps (size, mtime, ctime, inode) are those of the
- * files that it was loaded from: then no file is opened. Where stamps differ, all files are read
- * and hashed; if their contents are the same, the stamps are added to the segment's, which needs
- * the right to write it. A file that changes meanwhile ends the load. If the broker ends and no
- * other one continues it, goes on with the next one, for which it waits at most 30 s. `tensors` and
- * `slices` are part of what a name has: each selection needs a name of its own. Blocks; several
- * threads read. All of it takes at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: an hour); with 0,
- * only a complete segment is returned. Uses 8 MiB of pinned memory a thread on GPUs.
- * GPUSHM_ERRC_INVALID_FILE, GPUSHM_ERRC_INVALID_ARGUMENT (`tensors` or `slices` that the files do
- * not have: nothing is changed), GPUSHM_ERRC_ALREADY_EXISTS (the name has another model or
- * selection, other contents of these files, or something else), GPUSHM_ERRC_TIMED_OUT,
- * GPUSHM_ERRC_CANCELLED, and as gpushm_client_create and gpushm_client_open. */
+ * one reads, the others wait. If it dies, one of the others continues after its fence, from the
+ * last piece that was copied and hashed; if no process waits, the next call does. `paths`:
+ * safetensors files, an index (*.index.json), or a folder of a model. Returns the segment, open for
+ * reading, when it is complete; at once if it is and the files' stamps (size, mtime, ctime, inode)
+ * are those of the files that it was loaded from: then no file is opened. Where stamps differ, all
+ * files are read and hashed; if their contents are the same, the stamps are added to the segment's,
+ * which needs the right to write it. A file that changes meanwhile ends the load. If the broker
+ * ends without a takeover, continues with the next broker, for which it waits at most 30 s. A name
+ * has one selection of `tensors` and `slices`: other selections need other names. Blocks at most
+ * `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: an hour; 0: returns only a complete segment); several
+ * threads read. Uses 8 MiB of pinned memory a thread on GPUs. GPUSHM_ERRC_INVALID_FILE,
+ * GPUSHM_ERRC_INVALID_ARGUMENT (`tensors` or `slices` that the files do not have: nothing is
+ * changed), GPUSHM_ERRC_ALREADY_EXISTS (the name has another model or selection, other contents of
+ * these files, or something else), GPUSHM_ERRC_TIMED_OUT, GPUSHM_ERRC_CANCELLED, and as
+ * gpushm_client_create and gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_tensors_load(gpushm_client* client,
                                            gpushm_string name,
                                            const gpushm_string* paths,
@@ -100,11 +100,11 @@ GPUSHM_API gpushm_errc gpushm_tensors_load(gpushm_client* client,
                                            const gpushm_load_options* options,
                                            int64_t timeout_ms,
                                            gpushm_segment** segment);
-/* Opens a segment with tensors for reading when it is complete; waits for that, and for its name,
- * at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: 0), also on the next broker. Does not read the
- * table: gpushm_tensors_table_read checks it. GPUSHM_ERRC_INVALID_ARGUMENT (a segment without
- * tensors), GPUSHM_ERRC_UNSUPPORTED_VERSION (of another version of gpushm), GPUSHM_ERRC_TIMED_OUT
- * (it is still loaded, or its loader has died), and as gpushm_client_open. */
+/* Opens a segment with tensors for reading. Blocks until its name exists and it is complete, at
+ * most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: 0), even across brokers. Does not read the table:
+ * gpushm_tensors_table_read checks it. GPUSHM_ERRC_INVALID_ARGUMENT (a segment without tensors),
+ * GPUSHM_ERRC_UNSUPPORTED_VERSION (of another version of gpushm), GPUSHM_ERRC_TIMED_OUT (it is
+ * still loaded, or its loader has died), and as gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_tensors_open(gpushm_client* client,
                                            gpushm_string name,
                                            const gpushm_open_options* options,
@@ -140,7 +140,7 @@ typedef struct gpushm_tensor {
 } gpushm_tensor;
 /* The number of tensors in a table. */
 GPUSHM_API size_t gpushm_tensors_table_count(const gpushm_tensors_table* table);
-/* The tensor number `index`, in the order of their places, then of their ends.
+/* The tensor number `index`, in the order of the tensors' places, then of their ends.
  * GPUSHM_ERRC_INVALID_ARGUMENT: not below the count. */
 GPUSHM_API gpushm_errc gpushm_tensors_table_get(const gpushm_tensors_table* table,
                                                 size_t index,

@@ -39,10 +39,10 @@ GPUSHM_API gpushm_errc gpushm_timeline_open(gpushm_client* client,
                                             int64_t timeout_ms,
                                             gpushm_stop* stop,
                                             gpushm_timeline** timeline);
-/* Creates timelines that belong to a segment that this process has created: they need no name of
- * their own. `timelines`: an array of `count`, 1 to GPUSHM_MAX_SEGMENT_TIMELINES, each to be
- * closed. Once for each segment: GPUSHM_ERRC_ALREADY_EXISTS as long as one of them is open. As
- * gpushm_timeline_create; GPUSHM_ERRC_INVALID_ARGUMENT: another process has created the segment. */
+/* Creates timelines that belong to a segment of this process, and need no names. `timelines`: an
+ * array of `count`, 1 to GPUSHM_MAX_SEGMENT_TIMELINES, each to be closed. Once for each segment:
+ * GPUSHM_ERRC_ALREADY_EXISTS as long as one of them is open. As gpushm_timeline_create;
+ * GPUSHM_ERRC_INVALID_ARGUMENT: another process has created the segment. */
 GPUSHM_API gpushm_errc gpushm_segment_timelines_create(gpushm_client* client,
                                                        const gpushm_segment* segment,
                                                        size_t count,
@@ -73,7 +73,7 @@ GPUSHM_API gpushm_errc gpushm_export_timeline(const gpushm_timeline* timeline,
                                               gpushm_ticket* ticket);
 /* Opens the timeline that a ticket describes, to wait for it: through its broker if it names one,
  * otherwise through /proc. `directory`: of a socket that the ticket names without a slash; empty:
- * the working directory. In the process that created it, too.
+ * the working directory. Also works in the process that created the timeline.
  * GPUSHM_ERRC_INVALID_TICKET, GPUSHM_ERRC_UNSUPPORTED_VERSION, GPUSHM_ERRC_PEER_DIED,
  * GPUSHM_ERRC_GONE_OR_REPLACED (it was closed), GPUSHM_ERRC_PEER_UNREACHABLE (without a broker: its
  * process is in another PID namespace), GPUSHM_ERRC_PERMISSION_DENIED (it has another user, or is
@@ -83,21 +83,21 @@ GPUSHM_API gpushm_errc gpushm_import_timeline(const void* ticket,
                                               gpushm_string directory,
                                               gpushm_timeline** timeline);
 
-/* In the process that created it: ends the timeline, which releases all waits; first waits until
- * streams have stored the values that they were given, at most a second. The name is free when this
- * process has closed it as often as it has opened and created it. Otherwise: no stream of this
- * process may still wait for it. */
+/* In the process that created it: ends the timeline, which releases all waits; before that, blocks
+ * until streams have stored their pending values, at most a second. The name is free when this
+ * process has closed the timeline as often as it has opened and created it. In other processes, no
+ * stream may still wait for it. */
 GPUSHM_API void gpushm_timeline_close(gpushm_timeline* timeline);
 
-/* Gives the timeline to a process that calls gpushm_timeline_take_over: waits on CPUs
- * go on there; waits of streams are released, and gpushm_timeline_check says so. Waits, at most a
- * second, until streams have stored the values that they were given. Releases `timeline`, unless it
- * fails: GPUSHM_ERRC_TIMED_OUT (a stream has not stored its value), GPUSHM_ERRC_INVALID_ARGUMENT
- * (not this process's timeline, or one of a segment). */
+/* Gives the timeline to a process that calls gpushm_timeline_take_over: waits on CPUs continue
+ * there; waits of streams are released, and gpushm_timeline_check reports that. Blocks, at most a
+ * second, until streams have stored their pending values. Releases `timeline`, unless it fails:
+ * GPUSHM_ERRC_TIMED_OUT (a stream has not stored its value), GPUSHM_ERRC_INVALID_ARGUMENT (another
+ * process signals the timeline, or it belongs to a segment). */
 GPUSHM_API gpushm_errc gpushm_timeline_hand_over(gpushm_timeline* timeline);
 /* Waits until the signaler of a timeline that this process has opened hands it over or has died, at
- * most `timeout_ms`, and creates it again, with its last value: this process signals it now.
- * GPUSHM_ERRC_TIMED_OUT (its signaler lives), GPUSHM_ERRC_CANCELLED, GPUSHM_ERRC_ALREADY_EXISTS
+ * most `timeout_ms`, and creates it again, with its last value: this process then signals it.
+ * GPUSHM_ERRC_TIMED_OUT (its signaler is alive), GPUSHM_ERRC_CANCELLED, GPUSHM_ERRC_ALREADY_EXISTS
  * (another process has taken it over), and as gpushm_timeline_create. */
 GPUSHM_API gpushm_errc gpushm_timeline_take_over(const gpushm_timeline* opened,
                                                  int64_t timeout_ms,
@@ -106,7 +106,7 @@ GPUSHM_API gpushm_errc gpushm_timeline_take_over(const gpushm_timeline* opened,
 
 /* Valid as long as the timeline is; empty for NULL, and without a broker. */
 GPUSHM_API gpushm_string gpushm_timeline_name(const gpushm_timeline* timeline);
-/* Whether this process has created it, and so signals it. */
+/* Whether this process has created the timeline, and so signals it. */
 GPUSHM_API bool gpushm_timeline_is_own(const gpushm_timeline* timeline);
 /* Whether the kernel lets this process write the timeline's word: its own; another process's only
  * if it has no broker, or if this process is root with CAP_DAC_OVERRIDE, or has the broker's uid.
@@ -117,12 +117,12 @@ GPUSHM_API bool gpushm_timeline_is_writable(const gpushm_timeline* timeline);
 
 /* The last value that was signaled, even after the timeline has ended. No system call. */
 GPUSHM_API gpushm_errc gpushm_timeline_value(const gpushm_timeline* timeline, uint64_t* value);
-/* Signals a larger value and wakes waiters: one system call. What this thread has written before is
- * visible to those who see the value, on GPUs, too. GPUSHM_ERRC_VALUE_OUT_OF_RANGE (more than
- * GPUSHM_MAX_TIMELINE_VALUE), GPUSHM_ERRC_INVALID_ARGUMENT (not larger than what was signaled
- * before, or not this process's). If a stream of this process has still to signal, the value
- * follows it, and this does not wait; but after a graph that has values of its own it waits a
- * second at most (GPUSHM_ERRC_TIMED_OUT): no event says when a graph is done. */
+/* Signals a larger value and wakes waiters: one system call. Previous writes of this thread are
+ * visible to every CPU and GPU that sees the value. GPUSHM_ERRC_VALUE_OUT_OF_RANGE (more than
+ * GPUSHM_MAX_TIMELINE_VALUE), GPUSHM_ERRC_INVALID_ARGUMENT (not larger than the previous value, or
+ * another process signals the timeline). If a stream of this process still has to signal, the value
+ * follows it, and this call does not wait; but after a graph with values it waits at most a second
+ * (GPUSHM_ERRC_TIMED_OUT), because no event shows when a graph is done. */
 GPUSHM_API gpushm_errc gpushm_timeline_signal(gpushm_timeline* timeline, uint64_t value);
 /* Blocks until `value` is reached, at most `timeout_ms` (0: does not block, and makes no system
  * call), or until `stop` is requested (noticed within 100 ms). `*reached` tells which.
@@ -136,16 +136,16 @@ GPUSHM_API gpushm_errc gpushm_timeline_wait(const gpushm_timeline* timeline,
 
 /* ---- event loops: many waits in one thread ---- */
 
-/* What a call has found that does not wait. */
+/* The result of a call that does not wait. */
 typedef enum gpushm_progress GPUSHM_INT {
   GPUSHM_PROGRESS_DONE = 0,
   GPUSHM_PROGRESS_WATCHED = 1, /* the poller has a watch; when that is due, call again */
-  /* Only the call that waits can tell: it needs the broker, or another thread's call to end. */
+  /* Only the waiting call can find out: it needs the broker, or another thread's call to end. */
   GPUSHM_PROGRESS_BLOCKS = 2
 } gpushm_progress;
 
 /* Watches of timelines and channels, each with a key of the caller's, which has one at a time. A
- * watch is due once: when its call need not wait any more, or when its `stop` was requested, which
+ * watch is due once: when its call no longer has to wait, or when its `stop` was requested, which
  * must exist until then. Functions may be called by any thread, but one at a time waits. A forked
  * child can only free it. Release with gpushm_poller_free. */
 typedef struct gpushm_poller gpushm_poller;
@@ -192,27 +192,26 @@ GPUSHM_API gpushm_errc gpushm_timeline_wait_flags(const gpushm_timeline* timelin
  * before a stream is captured: memory cannot be registered during a capture.
  * GPUSHM_ERRC_DRIVER_UNAVAILABLE, GPUSHM_ERRC_DRIVER_ERROR. */
 GPUSHM_API gpushm_errc gpushm_timeline_prepare(gpushm_timeline* timeline, void* stream);
-/* Enqueues a signal: what the stream did before is visible to those who see the value, on other
- * GPUs and on CPUs, too. Does not wait for the stream. Errors as gpushm_timeline_signal and
+/* Enqueues a signal: previous work of the stream is visible to every stream and CPU that sees the
+ * value, also on other GPUs. Does not wait for the stream. Errors as gpushm_timeline_signal and
  * gpushm_timeline_prepare. Streams that signal one timeline do so in the order of the calls. */
 GPUSHM_API gpushm_errc gpushm_timeline_signal_on(gpushm_timeline* timeline,
                                                  void* stream,
                                                  uint64_t value);
-/* Enqueues a wait: what is enqueued on the stream later begins when `value` is reached, or when the
- * timeline has ended. After the stream was synchronised, gpushm_timeline_check tells which. Streams
- * that wait are scarce (gpushm_waiting_streams_get): if this one would be one too many, the call
- * waits for the value on the CPU first, at most `timeout_ms`; then it fails with
+/* Enqueues a wait: later work of the stream begins when `value` is reached, or when the timeline
+ * has ended. After the stream was synchronised, gpushm_timeline_check tells which. Streams that
+ * wait are scarce (gpushm_waiting_streams_get): if this one would be one too many, the call waits
+ * for the value on the CPU first, at most `timeout_ms`; then it fails with
  * GPUSHM_ERRC_TOO_MANY_WAITS, and has enqueued nothing. */
 GPUSHM_API gpushm_errc gpushm_timeline_wait_on(gpushm_timeline* timeline,
                                                void* stream,
                                                uint64_t value,
                                                int64_t timeout_ms);
 /* Whether all values for which streams of this process were to wait have been reached. After waits
- * for flags: whether the timeline has not ended.
- * GPUSHM_ERRC_PEER_DIED: the timeline had ended before; GPUSHM_ERRC_GONE_OR_REPLACED: it was handed
- * over before: what the streams have done behind that wait must not be trusted.
- * GPUSHM_ERRC_INVALID_ARGUMENT: not reached yet: synchronise the stream first.
- */
+ * for flags: whether the timeline has not ended. GPUSHM_ERRC_PEER_DIED: the timeline had ended
+ * before; GPUSHM_ERRC_GONE_OR_REPLACED: it was handed over before. Then do not use the results of
+ * the streams' work after that wait. GPUSHM_ERRC_INVALID_ARGUMENT: not reached yet: synchronise the
+ * stream first. */
 GPUSHM_API gpushm_errc gpushm_timeline_check(const gpushm_timeline* timeline);
 
 typedef enum gpushm_stream_operation_kind GPUSHM_INT {
@@ -273,7 +272,7 @@ GPUSHM_API gpushm_errc gpushm_graph_set_values(gpushm_graph_operations* recorded
 GPUSHM_API void gpushm_graph_operations_free(gpushm_graph_operations* recorded);
 
 /* Streams of this process that wait for a timeline. As many waiting streams as CUDA has connections
- * stop all other streams of the process, also those that would signal what is waited for. */
+ * stop all other streams of the process, even a stream that would signal the awaited value. */
 typedef struct gpushm_waiting_streams {
   size_t struct_size;
   uint32_t waiting;     /* streams with a wait that has not been seen met */

@@ -84,7 +84,7 @@ enum class fence : std::uint8_t {
   unproven = GPUSHM_FENCE_UNPROVEN,
 };
 
-/// What the leases of a connection that ended without a goodbye message wait for. As
+/// The condition that the leases of a connection that ended without a goodbye message wait for. As
 /// `gpushm_fence_wait`.
 enum class fence_wait : std::uint8_t {
   process = GPUSHM_FENCE_WAIT_PROCESS,
