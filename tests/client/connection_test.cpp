@@ -575,15 +575,15 @@ TEST_F(replying, queue_is_bounded_in_whole_lists) {
   go.set_value();
   const auto taken = lease_worker::max_questions / wire::max_batch;
   // On a busy machine, a list may be answered in parts.
-  const auto replies = [&] {
+  const auto count = [&] {
     std::size_t sum = 0;
     for (const auto& each : replies()) {
       sum += each.questions.size();
     }
     return sum;
   };
-  EXPECT_TRUE(eventually([&] { return replies() >= taken * wire::max_batch; }, 20s));
-  EXPECT_LE(replies(), lease_worker::max_questions + 1);
+  EXPECT_TRUE(eventually([&] { return count() >= taken * wire::max_batch; }, 20s));
+  EXPECT_LE(count(), lease_worker::max_questions + 1);
 }
 
 /// Mappings that the driver takes 100 ms each to unmap.

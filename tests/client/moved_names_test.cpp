@@ -238,10 +238,10 @@ TEST(moved_name, is_seen_by_a_cached_open) {
       return one({{asked.id, wire::done{}}});
     }
     ++opens;
-    wire::opened reply;
-    reply.segment = segment_of(open->name, target);
-    reply.chunk_bytes = {base::host_page_bytes()};
-    scripted_broker::reply reply{{asked.id, std::move(reply)}};
+    wire::opened body;
+    body.segment = segment_of(open->name, target);
+    body.chunk_bytes = {base::host_page_bytes()};
+    scripted_broker::reply reply{{asked.id, std::move(body)}};
     reply.descriptors.push_back(scripted_broker::sealed_file(base::host_page_bytes()));
     return one(std::move(reply));
   });

@@ -38,10 +38,10 @@ wire::opened valid_reply() {
   return reply;
 }
 
-/// Opens "w" from a broker that answers with `reply` and `chunks` chunks.
-std::optional<errc> open_with_reply(const wire::opened& reply, std::size_t chunks) {
+/// Opens "w" from a broker that replies with `body` and `chunks` chunks.
+std::optional<errc> open_with_reply(const wire::opened& body, std::size_t chunks) {
   scripted_broker broker([&](const wire::message& asked) {
-    scripted_broker::reply reply{{asked.id, reply}};
+    scripted_broker::reply reply{{asked.id, body}};
     for (std::size_t i = 0; i < chunks; ++i) {
       reply.descriptors.push_back(scripted_broker::sealed_file(page));
     }
