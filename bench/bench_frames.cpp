@@ -65,7 +65,7 @@ void give(int socket) {
   const char byte = 0;
   static_cast<void>(!::send(socket, &byte, 1, MSG_NOSIGNAL));
 }
-/// False: the other process has ended.
+/// Returns false if the other process has ended.
 bool take(int socket) {
   char byte = 0;
   return ::recv(socket, &byte, 1, 0) == 1;

@@ -19,7 +19,8 @@ using caps_ptr = std::unique_ptr<GstCaps, caps_unref>;
 /// otherwise. Empty if it does not fit then, or if the caps cannot be written as printable text.
 [[nodiscard]] std::string caps_to_text(const GstCaps* caps, std::size_t max_bytes);
 
-/// Null if the text, which may be an attacker's, is not one fixed structure in system memory.
+/// Returns null if the text, which may be an attacker's, is not one fixed structure in system
+/// memory.
 [[nodiscard]] caps_ptr caps_from_text(const std::string& text);
 
 }  // namespace gpushm::gstreamer

@@ -61,7 +61,7 @@ void receiver::read(const channel_item& item, received& into) {
   }
 }
 
-/// Nothing at the end, when `stop` was requested, and after the timeout.
+/// Returns nullopt at the end, when `stop` was requested, and after the timeout.
 std::optional<channel_item> receiver::await(const std::stop_token& stop) {
   try {
     return source_->next(settings_.timeout, stop);

@@ -24,7 +24,7 @@ void report(keeper::descriptor_store& keeper) noexcept {
   }
 }
 
-/// Empty: there is no memory.
+/// Returns nullopt if there is no memory.
 std::optional<rounds> start(const domains::domain_set& domains) noexcept {
   try {
     return domains.start_rounds();

@@ -14,7 +14,7 @@ struct settings {
   std::vector<std::string> spec_dirs{"/etc/cdi", "/var/run/cdi"};
   /// The kind of devices that are requested without a qualified name.
   std::string default_kind = "nvidia.com/gpu";
-  /// Empty: annotations request nothing. podman copies those of images (provenance.hpp).
+  /// If empty, annotations request nothing. podman copies those of images (provenance.hpp).
   std::vector<std::string> annotation_prefixes;
   bool accept_mounts = false;
   bool accept_variable_unprivileged = false;  ///< on: any image can request GPUs

@@ -48,7 +48,7 @@ class device_plugin {
   void set_unserved(std::map<std::string, std::string> reasons);
 
   [[nodiscard]] std::vector<metrics::resource_reading> readings() const;
-  /// Empty: everything is planned, all resources are registered with the kubelet, and the driver
+  /// Empty if everything is planned, all resources are registered with the kubelet, and the driver
   /// responds.
   [[nodiscard]] std::string not_ready() const;
   /// Whether resources are planned and all of them are registered with the kubelet.

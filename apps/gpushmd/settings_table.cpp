@@ -47,7 +47,7 @@ std::string absolute(std::string_view text) {
   return std::string(text);
 }
 
-/// Empty: off.
+/// Off if empty.
 std::string web_address(std::string_view text) {
   if (text == "off") {
     return {};

@@ -76,7 +76,7 @@ struct create_options {
 struct share_options {
   gpushm::lifetime lifetime = gpushm::lifetime::leased;
   std::span<const std::byte> metadata = {};
-  /// False: only this client sees it until `segment::publish`.
+  /// If false, only this client sees the segment until `segment::publish`.
   bool publish = true;
 };
 

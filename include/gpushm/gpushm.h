@@ -423,7 +423,7 @@ typedef struct gpushm_share_options {
   size_t struct_size;
   /* Persistent only for memory that is shared as descriptors (chunks of virtual memory, memfds). */
   gpushm_lifetime lifetime;
-  /* True: only this client sees it until gpushm_segment_publish. */
+  /* If true, only this client sees the segment until gpushm_segment_publish. */
   bool unpublished;
   /* Available to every client that opens the segment. */
   const void* metadata;

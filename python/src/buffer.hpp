@@ -37,8 +37,8 @@ const PyType_Slot* segment_buffer_slots();
 class buffer_view {
  public:
   enum class wanted : bool { bytes, elements };
-  /// Nothing: the object has no buffer. Raises what the object raises for its contiguous bytes, or
-  /// elements, which have a format.
+  /// Returns nullopt if the object has no buffer. Raises what the object raises for its contiguous
+  /// bytes, or elements, which have a format.
   static std::optional<buffer_view> of(nanobind::handle object, wanted view = wanted::bytes);
   buffer_view(buffer_view&& other) noexcept;
   buffer_view(const buffer_view&) = delete;

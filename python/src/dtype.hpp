@@ -27,10 +27,10 @@ struct dtype {
 /// Of a name ("float32", "<f4", "torch.bfloat16"), a NumPy, ml_dtypes or PyTorch dtype, or a NumPy
 /// or Python scalar type. Raises TypeError that lists the known ones. Needs the GIL.
 const dtype& find_dtype(nanobind::handle object);
-/// Null: unknown.
+/// Returns null if unknown.
 const dtype* find_dtype(std::string_view name) noexcept;
-/// Null: unknown. DLPack's.
-const dtype* find_dtype(dl::data_type object) noexcept;
+/// The type of DLPack; null if unknown.
+const dtype* find_dtype(dl::data_type type) noexcept;
 /// Of a format of the buffer protocol. Null: unknown, or in big-endian order.
 const dtype* find_dtype(std::string_view format, std::size_t itemsize) noexcept;
 

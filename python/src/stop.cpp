@@ -38,7 +38,7 @@ struct background_call {
     changed.notify_all();
   }
 
-  /// False: not done in time.
+  /// Returns false on timeout.
   bool wait_for(milliseconds time) {
     std::unique_lock lock(mutex);
     return changed.wait_for(lock, time, [&] { return done; });

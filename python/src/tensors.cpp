@@ -179,7 +179,8 @@ class progress_calls {
   progress_calls& operator=(const progress_calls&) = delete;
   ~progress_calls() = default;
 
-  /// False: it has raised an exception, now or before. Must not have the GIL.
+  /// Returns false if it has raised an exception, now or before. Precondition: the thread does not
+  /// have the GIL.
   bool call(const gpushm_load_progress& how_far) noexcept {
     if (is_over_) {
       return false;
@@ -481,7 +482,7 @@ nb::list names_of(const read_table& self) {
   return result;
 }
 
-/// Nothing: there is no tensor of that name, which may be any object.
+/// Returns nullopt if there is no tensor of that name, which may be any object.
 std::optional<std::size_t> find_tensor(const read_table& self, nb::handle name) {
   if (!nb::isinstance<nb::str>(name)) {
     return std::nullopt;

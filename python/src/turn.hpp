@@ -28,7 +28,7 @@ class turn {
     const std::lock_guard lock(mutex_);
     return take();
   }
-  /// False: not within the time, or cancelled.
+  /// Returns false on timeout, or if cancelled.
   [[nodiscard]] bool begin(std::int64_t timeout_ms, const call_stop& stop) {
     if (is_of_another_process()) {
       return true;

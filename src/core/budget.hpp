@@ -67,7 +67,7 @@ struct cost {
 /// "Principals").
 struct principal {
   std::string key;  ///< also its name in messages: "container 3f9c…", "uid 1000", "process 17"
-  /// False: only the process itself is known; all such processes also share one bucket.
+  /// False if only the process itself is known; all such processes also share one bucket.
   bool vouched_for = true;
 
   friend bool operator==(const principal&, const principal&) = default;
@@ -287,7 +287,7 @@ class budget {
   /// Takes without a check, for what exists already, such as bytes that a peer has not read.
   void charge(account& account, const item& item, std::uint64_t amount) noexcept;
   void release(account& account, const item& item, std::uint64_t amount) noexcept;
-  /// False when the principal holds more than it could take now: it must release some first.
+  /// Returns false if the principal holds more than it could take now: it must release some first.
   [[nodiscard]] bool within_share(const account& account, const item& item) const noexcept;
 
   /// Of gpu_bytes: of all GPUs.
@@ -323,7 +323,7 @@ class budget {
                                               const std::string& name,
                                               const std::shared_ptr<node>& parent,
                                               std::optional<std::uint32_t> uid = {});
-  /// Nullopt: the nodes below the process grant it.
+  /// Returns nullopt if the nodes below the process grant it.
   [[nodiscard]] std::optional<verdict> refused(const account& account,
                                                const item& item,
                                                std::uint64_t amount,
@@ -398,7 +398,7 @@ class charges {
   [[nodiscard]] bool within_share(resource resource) const noexcept {
     return is_operator_ || of_->within_share(*who_, resource);
   }
-  /// Null in a moved-from object.
+  /// Null only in a moved-from object.
   [[nodiscard]] const std::shared_ptr<account>& who() const noexcept { return who_; }
 
  private:

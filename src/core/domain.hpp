@@ -216,7 +216,7 @@ class domain {
                std::shared_ptr<core::payload> payload = nullptr);
   /// Throws what `connect` would throw now. Changes nothing.
   void check_room_for(const peer& peer);
-  /// Null: no such session, or it was connected without a payload.
+  /// Returns null if there is no such session, or it was connected without a payload.
   [[nodiscard]] core::payload* payload_of(session_id session) const noexcept;
   /// Precondition: the session is connected or ending.
   [[nodiscard]] const peer& peer_of(session_id session) const;
@@ -300,7 +300,7 @@ class domain {
                          const std::optional<lost_segment>& back = {});
   /// Precondition: a segment of this generation exists.
   void set_payload(gpushm::generation generation, std::shared_ptr<core::payload> payload);
-  /// Null: there is none of this generation.
+  /// Returns null if there is none of this generation.
   [[nodiscard]] const segment* find_segment(gpushm::generation generation) const noexcept {
     const auto at = segments_.find(generation);
     return at == segments_.end() ? nullptr : at->second.get();

@@ -74,7 +74,7 @@ class ledger : public testing::Test {
             creator_uid,
             ledger.receipt_for(segment.name, segment.generation, uid, uid == creator_uid)};
   }
-  /// Nothing: it may be handed back.
+  /// Returns nullopt if it may be handed back.
   [[nodiscard]] static std::optional<errc> refusal(const segment_ledger& ledger,
                                                    const wire::reserve& offer,
                                                    std::uint32_t uid) {

@@ -30,7 +30,7 @@ class kernel_log {
                 (::read(file_.get(), record.data(), record.size()) > 0 || errno == EAGAIN);
   }
   [[nodiscard]] bool can_read() const { return can_read_; }
-  /// Empty: there is no further record.
+  /// Empty if there is no further record.
   [[nodiscard]] std::string next() const {
     std::array<char, 16'384> record{};
     for (;;) {

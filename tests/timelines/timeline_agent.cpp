@@ -657,7 +657,7 @@ class agent {
   std::vector<channel_slot> slots_;
   std::map<std::string, channel_slot> named_slots_;
   std::map<std::string, channel_item> named_items_;
-  /// False: the producer died before the items were complete that the stream was given.
+  /// Returns false if the producer died before it completed the items that the stream was given.
   bool is_good() {
     try {
       consumer_.check();

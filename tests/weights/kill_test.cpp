@@ -302,7 +302,7 @@ class killed_at_random : public testing::TestWithParam<where> {
       each.has_lost_node = true;
     }
   }
-  /// False: there is none of this kind.
+  /// Returns false if there is none of this kind.
   [[nodiscard]] bool kill(kind kind) {
     if (kind == kind::node) {
       kill_node();

@@ -58,7 +58,7 @@ class refresher {
   [[nodiscard]] const cdi::source* own_document() const;
   [[nodiscard]] std::optional<rival> find_rival() const;
   void withdraw(const rival& other);
-  /// Empty: the file is up to date.
+  /// Empty if the file is up to date.
   [[nodiscard]] std::string why_write() const;
 
   generate_arguments arguments_;

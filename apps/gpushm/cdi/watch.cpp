@@ -104,7 +104,7 @@ void print_problems(const event_printer& print,
   }
 }
 
-/// False on a signal to stop.
+/// Returns false on a signal to stop.
 bool wait_for_change(cdi::registry_watch& watch) {
   while (true) {
     std::array<pollfd, 2> waiting{{{app::stop_signal::fd(), POLLIN, 0}, {watch.fd(), POLLIN, 0}}};

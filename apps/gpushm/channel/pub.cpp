@@ -218,7 +218,7 @@ class publisher {
   }
 
  private:
-  /// False: `stop_` was requested.
+  /// Returns false if `stop_` was requested.
   bool await_consumers() {
     const auto until = clock::now() + arguments_.timeout;
     while (arguments_.consumers && producer_.stats().consumers < *arguments_.consumers) {

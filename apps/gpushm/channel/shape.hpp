@@ -24,7 +24,7 @@ struct channel_shape {
 
 /// The metadata of a segment that `gpushm channel create` has made.
 [[nodiscard]] std::string to_metadata(const channel_shape& shape);
-/// Nothing if they are other metadata.
+/// Returns nullopt if they are other metadata.
 [[nodiscard]] std::optional<channel_shape> shape_in(std::span<const std::byte> metadata);
 
 /// The shape of an existing channel, from its producer, also one that has ended, or from the

@@ -85,7 +85,7 @@ std::string process_text(std::uint32_t uid, std::int32_t pid) {
   return fmt::format("uid {}{}", uid, pid == 0 ? "" : fmt::format(", pid {}", pid));
 }
 
-/// Nothing if it means nothing.
+/// Returns nullopt if the value has no meaning.
 std::optional<std::uint64_t> lag_of(const channel_consumer_status& consumer) {
   const bool holds_none = consumer.mode == consumer_mode::latest && consumer.holds == 0;
   return consumer.is_admitted && !holds_none ? std::optional(consumer.lag) : std::nullopt;

@@ -40,7 +40,7 @@ struct timeline_facts {
   bool is_writable = false;
 };
 
-/// Nothing if it is not a timeline, or cannot be opened any more.
+/// Returns nullopt if it is not a timeline, or can no longer be opened.
 std::optional<timeline_facts> read_timeline(client& broker, const segment_info& info) {
   if (info.backend != backend::timeline || !info.published) {
     return std::nullopt;

@@ -27,7 +27,7 @@ struct process_identity {
 [[nodiscard]] process_identity this_process();
 
 struct process_lookup {
-  /// Nothing if that is unknown: a process of another boot or PID namespace.
+  /// Nullopt if that is unknown: a process of another boot or PID namespace.
   std::optional<bool> has_ended;
   /// Of a process that has not ended; empty if the kernel has none (Linux before 5.3, gVisor).
   guarded_fd pidfd;

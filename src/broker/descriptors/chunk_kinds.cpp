@@ -59,7 +59,7 @@ bool is_nvidiactl(int fd) {
          info.stx_rdev_minor == nvidiactl_minor;
 }
 
-/// Nothing that has seals waits for another process. `info` is then what fstat says.
+/// A file with seals never waits for another process. `info` is then what fstat says.
 bool is_tmpfs_file(int fd, struct stat& info) {
   struct statfs where {};
   return is_memory_file(fd) && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&

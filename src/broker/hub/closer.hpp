@@ -64,7 +64,7 @@ class closer {
   [[nodiscard]] bool has_to_flush() const noexcept { return !held_.empty(); }
   /// Identifies what is being freed now.
   [[nodiscard]] std::uint64_t mark() const noexcept { return given_ + held_.size(); }
-  /// Nothing of what was being freed at that `mark` is left.
+  /// Whether everything that was being freed at that `mark` is free.
   [[nodiscard]] bool is_freed(std::uint64_t mark) const noexcept {
     const auto& oldest = freeing_.empty() ? held_charges_ : freeing_;
     return oldest.empty() || oldest.front().end > mark;

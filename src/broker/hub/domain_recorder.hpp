@@ -66,7 +66,7 @@ class domain_recorder {
   /// The keeper gets a copy. Throws as `recorder::keep`.
   [[nodiscard]] kept_fd keep(base::guarded_fd file);
 
-  /// Nothing if the member's uid is not known, or the segment cannot be handed back.
+  /// Returns nullopt if the member's uid is not known, or the segment cannot be handed back.
   [[nodiscard]] std::optional<wire::receipt> receipt_for(core::session_id member,
                                                          const core::segment& step) const;
   /// For a new segment. Names of what was lost wait for those that have it: throws as

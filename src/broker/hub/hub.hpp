@@ -38,7 +38,7 @@ class hub final {
     requests::config rules;
     core::limits limits;
     std::shared_ptr<core::process_budget> process = nullptr;
-    /// Null: files are closed in the calling thread.
+    /// If null, files are closed in the calling thread.
     std::shared_ptr<broker_detail::closer> closer = nullptr;
     /// Must outlive the hub. Null: nothing is recorded.
     recorder* records = nullptr;
@@ -61,7 +61,7 @@ class hub final {
   void accept(const std::shared_ptr<session>& created, const core::peer& peer);
   /// Throws what `accept` would throw now. Changes nothing.
   void check_room_for(const core::peer& peer) { domain_.check_room_for(peer); }
-  /// Null: no such session, or it was erased.
+  /// Returns null if there is no such session, or it was erased.
   [[nodiscard]] session* find(core::session_id number) const noexcept {
     return session_of(domain_, number);
   }

@@ -94,7 +94,7 @@ struct session : core::payload {
   std::optional<std::uint64_t> goes_on;
 };
 
-/// Null: no such session, or it was erased.
+/// Returns null if there is no such session, or it was erased.
 [[nodiscard]] inline session* session_of(const core::domain& domain,
                                          core::session_id number) noexcept {
   return static_cast<session*>(domain.payload_of(number));
@@ -120,8 +120,9 @@ class outbox {
   virtual void record_events() noexcept {}
   /// Something could not be recorded: calls `hub::catch_up` later.
   virtual void retry_recording() noexcept = 0;
-  /// False: `send` would replace an event for this subscription by a resync, as `lose_event` does
-  /// without the event. Members that read nothing must not cost others the time to make events.
+  /// Returns false if `send` would replace an event for this subscription by a resync, as
+  /// `lose_event` does without the event. Members that read nothing must not cost others the time
+  /// to make events.
   [[nodiscard]] virtual bool takes_event(const session& /*of*/,
                                          std::uint64_t /*subscription*/) const noexcept {
     return true;

@@ -72,7 +72,7 @@ class server {
   [[nodiscard]] return_counts returns() const noexcept;
   /// Of removed segments whose memory is not free yet. Thread-safe.
   [[nodiscard]] std::uint64_t freeing_bytes() const noexcept;
-  /// Nothing if it has no keeper. Thread-safe.
+  /// Nullopt if it has no keeper. Thread-safe.
   [[nodiscard]] std::optional<keeper_health::state> keeper() const noexcept;
 
  private:

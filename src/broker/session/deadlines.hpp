@@ -42,7 +42,7 @@ class deadlines {
   void expect_reader(lane& lane, clock::time_point now);
   /// The peer has read something: restarts its deadline.
   static void reader_resumed(lane& lane, clock::time_point now) noexcept;
-  /// Nothing waits for the peer any longer.
+  /// Ends the wait for the peer.
   void reader_is_done(lane& on) noexcept;
   /// The descriptor receiver is too busy to receive a packet of `lane`. No effect if it already
   /// was.
@@ -64,7 +64,7 @@ class deadlines {
   void arm();
 
  private:
-  /// Null: closed or erased.
+  /// Returns null if it is closed or erased.
   [[nodiscard]] connection* find(core::session_id number) const noexcept;
   /// Makes all deadlines later.
   void forgive(clock::duration time) noexcept;

@@ -67,7 +67,8 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
                  steady_time deadline);
   /// Leases that were lost with a broker and its keeper, and that another one may have again.
   [[nodiscard]] std::vector<std::shared_ptr<segment_lease>> lost() const;
-  /// False: there was never a lease that could be handed back. Does not wait for other threads.
+  /// Returns false if there was never a lease that could be handed back. Does not wait for other
+  /// threads.
   [[nodiscard]] bool has_receipts() const noexcept {
     return has_receipts_.load(std::memory_order_relaxed);
   }

@@ -191,7 +191,7 @@ class segment_lease {
   /// Blocks until the broker replies. Throws invalid_argument if this process does not share it,
   /// and as a request.
   void unshare(steady_time deadline);
-  /// Null for segments that this process does not share.
+  /// Returns null for segments that this process does not share.
   [[nodiscard]] std::shared_ptr<const memory::source> shared_memory() const;
 
  private:

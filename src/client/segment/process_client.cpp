@@ -20,7 +20,8 @@ std::string_view setting(const char* variable) {
   return value == nullptr ? std::string_view() : value;
 }
 
-/// Empty: as `client::connect` finds it. The same choice as that of libgpushm-ipc.so.
+/// The socket's path; empty: as `client::connect` finds it. The same choice as that of
+/// libgpushm-ipc.so.
 std::string chosen_socket() {
   const std::string_view domain = setting("GPUSHM_IPC_DOMAIN");
   return domain.empty() ? std::string() : base::chosen_machine_socket(domain);

@@ -21,8 +21,8 @@ struct elf_facts {
 /// Fills `into` with the bytes at `offset` and returns their number (fewer only at the end).
 using read_at = std::function<std::size_t(std::uint64_t offset, std::span<std::byte> into)>;
 
-/// Empty when it is not an ELF file. Reads at most some hundred KiB, whatever the content. Throws
-/// only `std::bad_alloc`.
+/// Returns nullopt if it is not an ELF file. Reads at most some hundred KiB, whatever the content.
+/// Throws only `std::bad_alloc`.
 [[nodiscard]] std::optional<elf_facts> read_elf(const read_at& read);
 /// The same for the file at `path`; also empty when it cannot be opened.
 [[nodiscard]] std::optional<elf_facts> read_elf(const std::string& path);

@@ -28,7 +28,7 @@ struct layout {
   [[nodiscard]] std::optional<std::uint64_t> table(Elf64_Sxword tag) const noexcept;
 };
 
-/// Empty when it is not an ELF file. Throws only `std::bad_alloc`.
+/// Returns nullopt if it is not an ELF file. Throws only `std::bad_alloc`.
 [[nodiscard]] std::optional<layout> read_layout(const read_at& read);
 
 /// The text at `offset` up to a NUL byte; empty if there is none within 256 bytes.

@@ -27,8 +27,8 @@ struct loading {
   bool operator==(const loading&) const = default;
 };
 
-/// Empty when it is not an ELF file. Damaged tables are empty. Reads at most some hundred KiB,
-/// whatever the content. Throws only `std::bad_alloc`.
+/// Returns nullopt if it is not an ELF file. Damaged tables are empty. Reads at most some hundred
+/// KiB, whatever the content. Throws only `std::bad_alloc`.
 [[nodiscard]] std::optional<loading> read_loading(const read_at& read);
 /// The same for the file at `path`; also empty when it cannot be opened.
 [[nodiscard]] std::optional<loading> read_loading(const std::string& path);

@@ -37,7 +37,7 @@ class event_stream {
     yaml_parser_delete(&parser_);
   }
 
-  /// Null after an error.
+  /// Returns null after an error.
   const yaml_event_t* next() {
     drop();
     if (yaml_parser_parse(&parser_, &event_) == 0) {
@@ -162,7 +162,7 @@ class builder {
         places_(text),
         out_(out) {}
 
-  /// False when the document cannot be used.
+  /// Returns false if the document cannot be used.
   bool take(const yaml_event_t& event) {
     if (out_.nodes.size() == max_nodes) {
       return fail(out_.nodes.back(), "too-large", "it has more than 500,000 values; shorten it");

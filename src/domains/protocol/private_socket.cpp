@@ -21,7 +21,7 @@ constexpr std::string_view operation = "ask gpushm-brokerd";
 /// Between connections, while it is not there. No event reports that it is.
 constexpr milliseconds connect_poll{20};
 
-/// Nothing if the broker ended before it replied.
+/// Returns nullopt if the broker ended before it replied.
 std::optional<reply> try_once(const std::string& path,
                               const std::vector<std::byte>& packet,
                               time_point deadline) {

@@ -40,7 +40,7 @@ struct device_request {
   std::optional<int> ordinal;
   std::string uuid_prefix;  ///< "GPU-" or "MIG-" in capitals, the rest in lower case
 };
-/// Nothing if `text` is neither.
+/// Returns nullopt if `text` is neither.
 [[nodiscard]] std::optional<device_request> parse_device_request(std::string_view text);
 
 }  // namespace gpushm::driver

@@ -48,7 +48,7 @@ inline constexpr auto known_xids = std::to_array<known_xid>({
 /// The GPU's memory cannot come back after this one.
 inline constexpr std::uint64_t fallen_off_the_bus = 79;
 
-/// Null: not in the list.
+/// Returns null if it is not in the list.
 [[nodiscard]] constexpr const known_xid* find_xid(std::uint64_t number) noexcept {
   for (const known_xid& each : known_xids) {
     if (each.number == number) {

@@ -20,8 +20,8 @@ class bearer_token {
   explicit bearer_token(const server_access& access)
       : file_(access.token_file), value_(access.token_file.empty() ? access.token : "") {}
 
-  /// Empty: no token. Rereads a changed file. If the file cannot be read, the last token stays in
-  /// use; without one, throws `error` (permission_denied, invalid_argument, system_error).
+  /// Empty if there is no token. Rereads a changed file. If the file cannot be read, the last token
+  /// stays in use; without one, throws `error` (permission_denied, invalid_argument, system_error).
   [[nodiscard]] std::string current();
   /// Rereads the file unconditionally; returns whether the token differs from `used`.
   [[nodiscard]] bool differs_from(const std::string& used);

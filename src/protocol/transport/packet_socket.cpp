@@ -52,7 +52,7 @@ bool wait_for(int socket, short events, std::chrono::milliseconds timeout) {
   }
 }
 
-/// Nothing: there is no memory for them, and they are closed.
+/// Returns nullopt if there is no memory for them, and closes them.
 std::optional<std::vector<base::unique_fd>> take_descriptors(msghdr& header) noexcept {
   std::vector<base::unique_fd> result;
   bool fits = true;

@@ -737,7 +737,7 @@ std::vector<std::byte> encode(const message& value) {
 
 namespace {
 
-/// Null if it is not a message of this protocol.
+/// Returns null if it is not a message of this protocol.
 const fb::Message* verified(std::span<const std::byte> packet) noexcept {
   if (packet.size() > max_packet_bytes) {
     return nullptr;

@@ -40,7 +40,7 @@ bool state_table_view::has_writer() const noexcept {
   return header_ != nullptr && is_alive(owner_of(*header_));
 }
 
-/// False if the broker lives, or has ended on purpose.
+/// Returns false if the broker is alive, or has ended on purpose.
 bool state_table_view::may_have_successor() const noexcept {
   return header_ != nullptr && header_->resumable != 0 &&
          (owner_of(*header_) & FUTEX_OWNER_DIED) != 0;

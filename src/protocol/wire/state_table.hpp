@@ -93,8 +93,8 @@ class state_table_view {
   /// a segment without one is a successor's, and live.
   [[nodiscard]] segment_state state(std::uint32_t slot,
                                     gpushm::generation generation) const noexcept;
-  /// No system call. False once the segment is freed: no process has a lease on it any more. While
-  /// the table is paused, true.
+  /// No system call. False once the segment is freed: no process has a lease on it then. While the
+  /// table is paused, true.
   [[nodiscard]] bool exists(std::uint32_t slot, gpushm::generation generation) const noexcept;
 
  private:

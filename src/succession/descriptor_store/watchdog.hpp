@@ -43,7 +43,7 @@ class watchdog {
     looked_at_.set(now);
     return hangs_at_.is_past(now);
   }
-  /// Empty: the program is not watched.
+  /// Empty if the program is not watched.
   [[nodiscard]] std::optional<clock::time_point> next_look(milliseconds timeout) const noexcept {
     if (!hangs_at_) {
       return std::nullopt;

@@ -147,7 +147,7 @@ class record_map {
  public:
   using node = std::pair<const record_key, Record>;
 
-  /// Null: there is none.
+  /// Returns null if there is none.
   [[nodiscard]] node* find(const record_key& key) noexcept {
     table& part = parts_[part_of(key)];
     const auto at = part.find(key);

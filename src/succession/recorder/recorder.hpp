@@ -106,7 +106,7 @@ class recorder {
   [[nodiscard]] bool is_keeper_behind() const noexcept {
     return on_ && on_->to_forget.size() > max_to_forget;
   }
-  /// Null if off.
+  /// Null if it is off.
   [[nodiscard]] std::shared_ptr<const keeper_health> health() const noexcept {
     return on_ ? on_->shelf.health() : nullptr;
   }

@@ -38,7 +38,7 @@ class stored_files {
   ~stored_files();
 
   void add(records::descriptor_id number, base::unique_fd file);
-  /// Empty: there is none with this number.
+  /// Returns an empty object if there is none with this number.
   [[nodiscard]] base::unique_fd take(records::descriptor_id number);
   [[nodiscard]] std::vector<records::descriptor_id> numbers() const;
 
@@ -54,7 +54,7 @@ struct takeover_state {
   /// later version can continue it.
   takeover_state(journal::journal journal, stored_files left);
 
-  /// The descriptor with this number; empty: there is none.
+  /// The descriptor with this number; empty if there is none.
   [[nodiscard]] kept_fd take(records::descriptor_id number);
   /// The highest number of files of ended segments, which the keeper may have removed: a new
   /// descriptor must not have one of them.

@@ -161,7 +161,7 @@ using broker_value = std::variant<broker_record,
                                                    std::uint64_t second = 0) noexcept {
   return {static_cast<std::uint32_t>(kind), first, second};
 }
-/// Nothing: not a kind of the domain's objects.
+/// Returns nullopt if it is not a kind of the domain's objects.
 [[nodiscard]] std::optional<core::record_name> name_of(const journal::record_key& key) noexcept;
 
 /// Encodes records. Keeps its buffer, so that most calls allocate nothing.

@@ -25,7 +25,7 @@ inline constexpr std::array<dtype, 24> all_dtypes{
 /// Of a safetensors file.
 inline constexpr std::size_t file_dtypes = 22;
 
-/// Nothing for an unknown name.
+/// Returns nullopt for an unknown name.
 [[nodiscard]] constexpr std::optional<dtype> find_dtype(std::string_view name,
                                                         std::size_t among = all_dtypes.size()) {
   for (std::size_t i = 0; i != among; ++i) {

@@ -25,7 +25,8 @@ struct file_stamp {
 /// (some milliseconds): later changes have another time. `path` is for the error. Throws `error`:
 /// invalid_file (not a regular file), system_error.
 [[nodiscard]] file_stamp stamp_of(int file, const std::string& path);
-/// Of the file that has the path now; nothing if none has, or if it is not a regular one.
+/// The stamp of the file that has the path now; nullopt if there is none, or it is not a regular
+/// one.
 [[nodiscard]] std::optional<file_stamp> stamp_at(const std::string& path) noexcept;
 
 /// Throws `error` (invalid_file, with what has changed) if the open file, or the file that has its

@@ -55,8 +55,8 @@ bool is_in_set(std::u32string_view set, char32_t value) {
   return false;
 }
 
-/// Where the pattern goes on if its item at `at`, which is not `*`, matches the character; nothing
-/// if it does not.
+/// Where the pattern continues if its item at `at`, which is not `*`, matches the character;
+/// nullopt if it does not.
 std::optional<std::size_t> behind_item(std::u32string_view pattern,
                                        std::size_t at,
                                        char32_t value) {

@@ -23,7 +23,7 @@ struct tensor {
   /// In elements, one for each dimension; empty: as in C, the last dimension first.
   std::vector<std::int64_t> strides;
   /// XXH3-64 of the XXH3-64 (little-endian) of each `hashed_bytes` of it; 16 hexadecimal digits.
-  /// Empty: unknown.
+  /// Empty if unknown.
   std::string hash;
   /// What its element type is called where the safetensors name does not say it; may be empty.
   std::string framework_dtype;

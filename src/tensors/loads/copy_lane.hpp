@@ -44,13 +44,13 @@ class copy_lane {
   virtual void bind(segment& into, done report) = 0;
   /// Of its GPU in this process; -1: none.
   [[nodiscard]] virtual int ordinal() const noexcept = 0;
-  /// `buffer_bytes` at a block's boundary for the next piece, which no copy uses any more. Blocks
-  /// until one before has ended.
+  /// Returns `buffer_bytes` at a block's boundary for the next piece, which no copy uses. Blocks
+  /// until a previous copy has ended.
   [[nodiscard]] virtual std::byte* buffer() = 0;
   /// Copies these parts, which follow each other from `first` in that buffer, now or together with
   /// those that are added next.
   virtual void add(const std::byte* first, std::span<const part> parts) = 0;
-  /// Nothing is added to that buffer any more: it has the whole piece.
+  /// Ends the piece: that buffer has all of it.
   virtual void end_piece(std::size_t piece) = 0;
   /// Blocks until all copies have ended.
   virtual void finish() = 0;

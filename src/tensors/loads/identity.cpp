@@ -26,7 +26,7 @@ void add(std::string& text, const file_stamp& stamp) {
   text += '\n';
 }
 
-/// False: the path has no file.
+/// Returns false if the path has no file.
 bool add(std::string& text, const std::string& path) {
   const auto stamp = stamp_at(path);
   if (stamp) {

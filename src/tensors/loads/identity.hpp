@@ -20,7 +20,7 @@ struct index_file {
   std::string path;
   file_stamp stamp;
 };
-/// Nothing unless the paths are that of one index. Throws `error` as `open_model`.
+/// Returns nullopt unless the paths are that of one index. Throws `error` as `open_model`.
 [[nodiscard]] std::optional<index_file> index_of(const std::vector<std::string>& paths);
 
 /// Of files that are open, and of the index that names them. `selection`: of their tensors

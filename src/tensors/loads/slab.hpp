@@ -57,12 +57,12 @@ inline constexpr std::uint64_t identities_bytes = max_identities * sizeof(model_
                                  std::uint64_t sources_bytes = 0);
 [[nodiscard]] std::uint64_t slab_bytes(const slab_info& slab);
 [[nodiscard]] std::string to_metadata(const slab_info& slab);
-/// What a segment's metadata says; nothing if it is not one with tensors. Throws `error`:
-/// protocol_error (it says what cannot be), unsupported_version (of another version).
+/// Reads a segment's metadata; nullopt if it has no tensors. Throws `error`: protocol_error (it
+/// says what cannot be), unsupported_version (of another version).
 [[nodiscard]] std::optional<slab_info> info_of(const segment& segment);
 
 /// Writes the table, `sources` if there is room for them in `info`, and the seal. Precondition: all
-/// bytes of the tensors have been written, and no stream writes any more. Blocks while they are
+/// bytes of the tensors have been written, and no stream still writes. Blocks while they are
 /// copied.
 void seal(segment& segment,
           const slab_info& info,
@@ -76,11 +76,12 @@ void seal(segment& segment,
 /// each set of contents that is written into the same memory; 0: it is not sealed (yet). What was
 /// written before that version is visible to this thread then. Of a hostile member: any number.
 [[nodiscard]] std::uint64_t contents_version(const segment& segment, const slab_info& info);
-/// For the next set of contents, whose bytes have been written, and which no stream writes any
-/// more. Precondition: the segment is sealed, was opened for writing, and has one writer.
+/// Raises the version for the next set of contents, whose bytes have been written, and which no
+/// stream still writes. Precondition: the segment is sealed, was opened for writing, and has one
+/// writer.
 void set_contents_version(segment& segment, const slab_info& info, std::uint64_t version);
-/// The table of a segment that is sealed, checked; nothing if it is not (yet). Blocks while it is
-/// copied. Throws `error`: protocol_error (it is damaged, or hostile).
+/// Reads and checks the table of a sealed segment; nullopt if it is not sealed (yet). Blocks while
+/// it is copied. Throws `error`: protocol_error (it is damaged, or hostile).
 [[nodiscard]] std::optional<tensor_table> table_of(const segment& segment, const slab_info& info);
 /// Precondition: the segment is sealed. From another process: only compare them.
 [[nodiscard]] model_sources sources_of(const segment& segment, const slab_info& info);

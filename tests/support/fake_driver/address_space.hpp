@@ -28,7 +28,7 @@ struct range {
 /// Every address range of this process that a copy may use. The caller locks.
 class address_space {
  public:
-  /// False when it overlaps another range.
+  /// Returns false if it overlaps another range.
   bool add(range added);
   void remove(cuda::CUdeviceptr base) { ranges_.erase(base); }
   /// The range that contains `pointer`, or null.

@@ -35,9 +35,9 @@ class stream : public std::enable_shared_from_this<stream> {
   /// While the stream is captured: adds a node instead.
   void enqueue(work item);
   void enqueue(node item);
-  /// False: it is captured already.
+  /// Returns false if it is captured already.
   bool begin_capture();
-  /// Nothing: it is not captured.
+  /// Returns nullopt if it is not captured.
   std::optional<nodes> end_capture();
   /// The nodes so far; nothing: it is not captured.
   [[nodiscard]] std::optional<nodes> captured();

@@ -16,7 +16,7 @@ struct spawn_options {
   std::vector<std::string> argv;
   /// Added to this process's environment; an empty value removes the variable.
   std::vector<std::pair<std::string, std::string>> env = {};
-  /// Empty: this process's.
+  /// This process's if empty.
   std::string working_directory = {};
   /// Limit of open descriptors, soft and hard; 0: this process's.
   unsigned open_files = 0;

@@ -68,7 +68,7 @@ class pumping {
     std::uint64_t sent = 0;
   };
 
-  /// False: nothing to do for this connection now.
+  /// Returns false if there is nothing to do for this connection now.
   bool step(line& line) {
     if (!line.session) {
       line.session = dial(socket_path_);

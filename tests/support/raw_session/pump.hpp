@@ -17,7 +17,7 @@ struct pump_options {
   unsigned connections = 1;
   /// Descriptors of /dev/null with each packet.
   unsigned descriptors = 0;
-  /// False: replies stay unread.
+  /// Replies stay unread if false.
   bool reads = true;
   /// Without descriptors.
   bool on_event_lane = false;

@@ -14,7 +14,7 @@ struct qualified_name {
   bool operator==(const qualified_name&) const = default;
 };
 
-/// Empty when it is not a valid name of that form.
+/// Returns nullopt if it is not a valid name of that form.
 [[nodiscard]] std::optional<qualified_name> parse_qualified_name(std::string_view text);
 
 // Why a name is invalid, as a clause ("it must begin with a letter"); empty when it is valid.

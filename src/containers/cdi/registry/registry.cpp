@@ -33,7 +33,7 @@ bool same(const source& a, const source& b) {
   return a.content == b.content && a.problems == b.problems && a.warnings == b.warnings;
 }
 
-/// Empty when it was removed since the directory was listed.
+/// Returns nullopt if it was removed since the directory was listed.
 std::optional<loaded> load_document(const place& where) {
   loaded fresh;
   // Before reading: a change during the read then differs from this stamp next time.

@@ -27,7 +27,7 @@ class registry_watch {
   /// Whether there was a change since the last call. Does not block. Throws as the constructor.
   [[nodiscard]] bool changed();
   /// Blocks until a change, at most `timeout`; then collects further changes for at most 100 ms.
-  /// False on timeout. Throws as the constructor.
+  /// Returns false on timeout. Throws as the constructor.
   [[nodiscard]] bool wait(std::chrono::milliseconds timeout);
 
  private:

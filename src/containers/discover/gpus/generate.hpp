@@ -26,7 +26,7 @@ struct generate_options {
   std::string sys_root = "/sys";
   /// The path of the hook program on the host.
   std::string hook_path;
-  /// Empty: etc/ld.so.cache below `driver_root`.
+  /// The cache of the linker; empty: etc/ld.so.cache below `driver_root`.
   std::string ldcache_path;
   std::vector<std::string> library_search_paths;  ///< below `driver_root`, searched first
   std::vector<name_strategy> strategies{name_strategy::index, name_strategy::uuid};

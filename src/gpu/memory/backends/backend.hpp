@@ -102,7 +102,7 @@ class region {
   void resume(chunk_source& chunks);
 
  private:
-  /// Null if its memory cannot be unmapped by itself.
+  /// Returns null if its memory cannot be unmapped by itself.
   [[nodiscard]] virtual address_range* range() noexcept { return nullptr; }
 
   std::atomic<bool> suspended_{false};

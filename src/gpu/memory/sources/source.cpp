@@ -140,7 +140,7 @@ class pool_source final : public exporter_bound_source {
   base::guarded_fd descriptor_;
 };
 
-/// Nothing if CUDA does not know the address.
+/// Returns nullopt if CUDA does not know the address.
 std::optional<pointer_facts> query_pointer(cuda::CUdeviceptr address) {
   const cuda_driver* cu = cuda_driver::try_instance();
   if (cu == nullptr) {

@@ -51,7 +51,7 @@ std::vector<device_node> driver_nodes(const std::vector<cdi::device_node>& devic
   return nodes;
 }
 
-/// False: the channel is required but does not exist.
+/// Returns false if the channel is required but does not exist.
 bool add_imex_channel(const configuration& settings,
                       const plan_options& options,
                       gpu_rules& rules,

@@ -85,7 +85,7 @@ class resource {
   [[nodiscard]] virtual std::vector<std::string> prefer(std::span<const std::string> available,
                                                         std::span<const std::string> must_include,
                                                         std::size_t count) const = 0;
-  /// False: the kubelet need not call `prefer`.
+  /// False if the kubelet need not call `prefer`.
   [[nodiscard]] virtual bool has_preferences() const noexcept = 0;
   /// Sets the only listener, called after each change of `devices()`, from any thread; it must not
   /// block or call back. An empty function removes it; it is not called once this returns.

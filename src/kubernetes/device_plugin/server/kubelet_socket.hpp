@@ -18,7 +18,7 @@ struct socket_identity {
   friend bool operator==(const socket_identity&, const socket_identity&) = default;
 };
 
-/// Empty when no socket exists at `path`. Never throws.
+/// Returns nullopt if no socket exists at `path`. Never throws.
 [[nodiscard]] std::optional<socket_identity> socket_at(const std::string& path) noexcept;
 
 [[nodiscard]] bool is_directory(const std::string& path) noexcept;

@@ -37,9 +37,9 @@ class checkpoint_file {
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
-  /// Empty when no checkpoint exists yet. A damaged file is renamed (`.damaged`) and the copy used
-  /// instead, with a `warning`. Throws `error` when neither is usable, or the first has a newer
-  /// version: then nothing has been changed.
+  /// Returns an empty checkpoint if none exists yet. A damaged file is renamed (`.damaged`) and the
+  /// copy used instead, with a `warning`. Throws `error` when neither is usable, or the first has a
+  /// newer version: then nothing has been changed.
   [[nodiscard]] checkpoint load(std::string& warning);
   /// Once this returns, `state` survives the process; after a power loss it or the previous one is
   /// intact. Throws `error`; then the previous one remains.

@@ -26,7 +26,7 @@ class cluster {
     subscription& operator=(const subscription&) = delete;
     /// No handler runs once this returns.
     virtual ~subscription() = default;
-    /// Empty: no failure.
+    /// Empty if there was no failure.
     [[nodiscard]] virtual std::string failure() const = 0;
   };
 
