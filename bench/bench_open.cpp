@@ -287,10 +287,10 @@ void add(processes& others,
       }
       const std::string name = "/" + label + "/" + base::size_text(size) +
                                "/idle:" + std::to_string(idle.count()) + "us";
-      const auto add_one = [&](std::string what, auto measure) {
-        what += name;
+      const auto add_one = [&](std::string kind, auto measure) {
+        kind += name;
         benchmark::RegisterBenchmark(
-            what.c_str(),
+            kind.c_str(),
             [=, &others](benchmark::State& s) { measure(s, others, idle, home, user, size); })
             ->Iterations(size <= (2UL << 20U) ? 1000 : 101)
             ->Unit(benchmark::kMicrosecond);

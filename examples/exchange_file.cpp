@@ -54,9 +54,9 @@ int import_from(const std::string& file) {
   const auto imported = gpushm::import_file(file, {.timeout = 60s});
   std::vector<std::byte> bytes(imported.size_bytes());
   imported.read(0, bytes);  // or launch a kernel on imported.data()
-  const auto sum =
-      std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t all, auto byte) {
-        return all + std::to_integer<std::size_t>(byte);
+  const auto sum = std::accumulate(
+      bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t partial, auto byte) {
+        return partial + std::to_integer<std::size_t>(byte);
       });
   std::printf("the sum of %zu bytes is %zu\n", bytes.size(), sum);
   return 0;

@@ -130,9 +130,9 @@ int import_as(const char* name) {
     const auto imported = gpushm::import_memory(ticket);
     std::vector<std::byte> bytes(imported.size_bytes());
     imported.read(0, bytes);  // or launch a kernel on imported.data()
-    const auto sum =
-        std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t all, auto byte) {
-          return all + std::to_integer<std::size_t>(byte);
+    const auto sum = std::accumulate(
+        bytes.begin(), bytes.end(), std::size_t{0}, [](std::size_t partial, auto byte) {
+          return partial + std::to_integer<std::size_t>(byte);
         });
     std::printf("the sum of %zu bytes is %zu\n", bytes.size(), sum);
   }  // unmapped before the exporter is notified

@@ -86,6 +86,17 @@ dead_names() {
       }'
 }
 
+# Parameters that are called by a function word: a parameter is a noun of the domain (CONTRIBUTING.md).
+function_words() {
+  # shellcheck disable=SC2016  # Perl's variables
+  names '\.(cpp|hpp|h|c)$' | { grep -vE '^tests/data/' || true; } |
+    xargs -r -d '\n' perl -ne '
+      my $code = $_ =~ s{"(?:[^"\\]|\\.)*"}{""}gr =~ s{//.*|/\*.*?(?:\*/|$)}{}gr;
+      print "$ARGV:$.:$_" if $code !~ /^\s*\*/ && $code =~ /[\w>&*\]]\s[&*]*(?:of|by|what|found|all)\s*[,)]/ &&
+                             $code !~ /\b(?:return|co_await|co_return|throw|new|delete|case|sizeof)\s(?:of|by|what|found|all)\b/;
+      close ARGV if eof;'
+}
+
 check() {
   local files sources
   files=$(cat)
@@ -108,6 +119,7 @@ check() {
   names '^src/(broker|core|succession/recorder|low)/' <<<"$sources" | names -v '/(limited|member)_log\.cpp$' | search '\bbase::log\(' |
     report "a log line that members may cause without limit: log_about_members, or log_about_broker (limited_log.hpp)"
   words <<<"$files" | report "a word that plain English does not use here (scripts/lint_rules.sh, words)"
+  function_words <<<"$files" | report "a parameter called of, by, what, found or all: use a noun"
   dead_names <<<"$files" | report "a name that docs/glossary.md has replaced"
   search '#include "(src/|\.\.)' <<<"$(names '\.(cpp|hpp|h|c)$' <<<"$files")" |
     report "an include that bypasses the include roots, by which the compiler enforces the layers"
@@ -156,6 +168,8 @@ self_test() {
   plant "kill" 'void y(int child) { ::kill(child, 9); }'
   plant "killpg" 'void y(int child) { killpg(child, 9); }'
   plant "unlimited log" 'void y() { base::log(log_level::warning, "x"); }'
+  plant "function word" 'void y(const lease& of, int n);'
+  plant "function word in a lambda" 'auto f = [](auto* what) {};'
   plant "old word" '// The socket is made anew.'
   plant "dead name" 'int old_pail = 0;'
   plant "dead phrase" '// It is a water pail.'

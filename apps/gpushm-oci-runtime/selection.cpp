@@ -127,9 +127,8 @@ class collector {
     const std::string name = qualified(chosen_.default_kind, "all");
     if (from_.find(name).found != nullptr) {
       give(name, device.reason, true);
-    } else if (!for_each_of_default_kind([&](const std::string& found, const auto&) {
-                 give(found, device.reason, true);
-               })) {
+    } else if (!for_each_of_default_kind(
+                   [&](const std::string& gpu, const auto&) { give(gpu, device.reason, true); })) {
       miss("all", name);
     }
   }

@@ -52,10 +52,10 @@ static bool find_hook(const char* name, enum ipc_hook* hook) {
 }
 
 // Keeps the first one: what another library put before the driver's stays before it.
-static void keep_real(enum ipc_hook hook, void* found) {
+static void keep_real(enum ipc_hook hook, void* function) {
   void* none = NULL;
-  if (found != replacement(hook)) {
-    atomic_compare_exchange_strong(&real_functions[hook], &none, found);
+  if (function != replacement(hook)) {
+    atomic_compare_exchange_strong(&real_functions[hook], &none, function);
   }
 }
 
@@ -82,51 +82,51 @@ void* ipc_next_of(enum ipc_entry entry) {
                                             [ipc_entry_dlvsym] = "dlvsym",
                                             [ipc_entry_syscall] = "syscall",
                                             [ipc_entry_close] = "close"};
-  void* found = atomic_load_explicit(&next[entry], memory_order_acquire);
-  if (found == NULL) {
-    found = ipc_c_library_definition(entry_names[entry]);
-    atomic_store_explicit(&next[entry], found, memory_order_release);
+  void* function = atomic_load_explicit(&next[entry], memory_order_acquire);
+  if (function == NULL) {
+    function = ipc_c_library_definition(entry_names[entry]);
+    atomic_store_explicit(&next[entry], function, memory_order_release);
   }
-  return found;
+  return function;
 }
 
 dlsym_function ipc_real_dlsym(void) {
   return (dlsym_function)ipc_next_of(ipc_entry_dlsym);
 }
 
-// What the caller of dlsym gets instead of `found`. libgpushm makes handles proof against PIDs by
-// itself, and its exports are no business of other programs.
-static void* instead_of(enum ipc_hook hook, void* handle, void* found, void* caller) {
-  if (found == NULL) {
+// What the caller of dlsym gets instead of `function`. libgpushm makes handles proof against PIDs
+// by itself, and its exports are no business of other programs.
+static void* instead_of(enum ipc_hook hook, void* handle, void* function, void* caller) {
+  if (function == NULL) {
     return NULL;
   }
-  if (found == replacement(hook)) {
+  if (function == replacement(hook)) {
     // Found in the global scope, where this library comes first: the symbol exists only if the
     // driver or another library has it. Otherwise dlsym fails as it would have, with its message.
     void* const real = ipc_real(hook);
     return real == NULL  ? ipc_real_dlsym()(handle, "cu (no such function)")
-           : ipc_is_on() ? found
+           : ipc_is_on() ? function
                          : real;
   }
   if (!ipc_is_on() || ipc_is_in_object(caller, "libgpushm")) {
-    return found;
+    return function;
   }
-  keep_real(hook, found);
+  keep_real(hook, function);
   return replacement(hook);
 }
 
 static void* replaced_dlsym(void* handle, const char* name) {
   enum ipc_hook hook = ipc_hook_count;
-  void* const found = ipc_real_dlsym()(handle, name);
-  return find_hook(name, &hook) ? instead_of(hook, handle, found, __builtin_return_address(0))
-                                : found;
+  void* const function = ipc_real_dlsym()(handle, name);
+  return find_hook(name, &hook) ? instead_of(hook, handle, function, __builtin_return_address(0))
+                                : function;
 }
 
 static void* replaced_dlvsym(void* handle, const char* name, const char* version) {
   enum ipc_hook hook = ipc_hook_count;
-  void* const found = ((dlvsym_function)ipc_next_of(ipc_entry_dlvsym))(handle, name, version);
-  return find_hook(name, &hook) ? instead_of(hook, handle, found, __builtin_return_address(0))
-                                : found;
+  void* const function = ((dlvsym_function)ipc_next_of(ipc_entry_dlvsym))(handle, name, version);
+  return find_hook(name, &hook) ? instead_of(hook, handle, function, __builtin_return_address(0))
+                                : function;
 }
 
 void* ipc_route(enum ipc_entry entry, const char* name) {
@@ -148,7 +148,7 @@ enum {
 
 // Symbols are named there without the suffix of their version.
 static bool find_procedure(
-    const char* symbol, int version, uint64_t flags, const void* found, enum ipc_hook* hook) {
+    const char* symbol, int version, uint64_t flags, const void* function, enum ipc_hook* hook) {
   static const struct {
     enum ipc_hook old_one;
     enum ipc_hook new_one;
@@ -180,7 +180,7 @@ static bool find_procedure(
   for (size_t each = 0; each < sizeof(streams) / sizeof(streams[0]); ++each) {
     if (*hook == streams[each].legacy &&
         ((flags & per_thread_default_stream) != 0 ||
-         found == ipc_driver_definition(names[streams[each].per_thread]))) {
+         function == ipc_driver_definition(names[streams[each].per_thread]))) {
       *hook = streams[each].per_thread;
     }
   }

@@ -363,14 +363,14 @@ TEST_F(brokerd_with_hostile_member, replies_to_all_requests_while_events_are_lef
   ASSERT_NE(gpushm_testing::publish_segment(creator, gpushm_testing::reserve_pages("w", 1)), 0U);
   constexpr int readers = 20;
   constexpr int requests = 3;
-  std::list<gpushm_testing::raw_session> all;
+  std::list<gpushm_testing::raw_session> reading;
   for (int i = 0; i != readers; ++i) {
-    auto& reader = all.emplace_back(gpushm_testing::raw_session::greeted(socket_));
+    auto& reader = reading.emplace_back(gpushm_testing::raw_session::greeted(socket_));
     for (int each = 0; each != requests; ++each) {
       ASSERT_TRUE(reader.send(gpushm::wire::open{"w", 0, 0}));
     }
   }
-  for (auto& reader : all) {
+  for (auto& reader : reading) {
     for (int each = 0; each != requests; ++each) {
       const auto got = reader.receive(gpushm_testing::scaled_timeout(30s));
       EXPECT_NE(gpushm_testing::body_of<gpushm::wire::opened>(got), nullptr);

@@ -23,7 +23,7 @@ class served_broker {
   explicit served_broker(
       const broker_options& options, std::function<void()> begins = [] {})
       : server_(options, nullptr) {
-    start what{std::move(begins), {}};
+    start begin{std::move(begins), {}};
     thread_ = std::thread([&] {
       server_.run(
           [](void* context) {
@@ -31,9 +31,9 @@ class served_broker {
             begun.begins();
             begun.ready.set_value();
           },
-          &what);
+          &begin);
     });
-    what.ready.get_future().wait();
+    begin.ready.get_future().wait();
   }
   served_broker(const served_broker&) = delete;
   served_broker& operator=(const served_broker&) = delete;

@@ -194,17 +194,17 @@ void overlay::has_exactly_expected_objects() const {
                   "DeviceClass share.gpushm.dev",
                   "DeviceClass ipc.gpushm.dev"});
   }
-  strings found;
+  strings present;
   for (const manifest& each : objects_) {
-    found.push_back(each.kind);
-    found.back().append(" ").append(each.name);
+    present.push_back(each.kind);
+    present.back().append(" ").append(each.name);
   }
-  EXPECT_THAT(found, UnorderedElementsAreArray(kinds));
+  EXPECT_THAT(present, UnorderedElementsAreArray(kinds));
   if (wanted().dra) {
     for (const char* const name : {"share.gpushm.dev", "ipc.gpushm.dev"}) {
-      const manifest& problems = object(objects_, "DeviceClass", name);
-      EXPECT_EQ(problems.version, "resource.k8s.io/" + wanted().class_version);
-      const auto configs = elements(find(problems.root(), {"spec", "config"}));
+      const manifest& device_class = object(objects_, "DeviceClass", name);
+      EXPECT_EQ(device_class.version, "resource.k8s.io/" + wanted().class_version);
+      const auto configs = elements(find(device_class.root(), {"spec", "config"}));
       const bool ipc = std::string(name) == "ipc.gpushm.dev";
       ASSERT_EQ(configs.size(), ipc ? 1U : 0U);
       if (ipc) {

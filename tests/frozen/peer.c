@@ -25,16 +25,16 @@
 enum { chunk = 65536, chunks = 300, wait_ms = 20000, items = 7, number = 4711, tag = 99 };
 static const uint64_t size_bytes = (uint64_t)chunk * chunks;
 
-static void check(int is_so, const char* what) {
+static void check(int is_so, const char* text) {
   if (!is_so) {
-    fprintf(stderr, "peer: check failed: %s\n", what);
+    fprintf(stderr, "peer: check failed: %s\n", text);
     exit(1);
   }
 }
 
-static void works(gpushm_errc code, const char* what) {
+static void works(gpushm_errc code, const char* text) {
   if (code != GPUSHM_OK) {
-    fprintf(stderr, "peer: %s: %s\n", what, gpushm_error_message(gpushm_last_error()).data);
+    fprintf(stderr, "peer: %s: %s\n", text, gpushm_error_message(gpushm_last_error()).data);
     exit(1);
   }
 }

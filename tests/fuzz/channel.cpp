@@ -174,9 +174,10 @@ class world {
 
   void join() {
     const auto consumer_view = as_member(any_consumer());
-    const auto& all = now().table.consumers();
-    const bool is_known = std::any_of(
-        all.begin(), all.end(), [&](const auto& each) { return each.id == consumer_view.id; });
+    const auto& consumers = now().table.consumers();
+    const bool is_known = std::any_of(consumers.begin(), consumers.end(), [&](const auto& each) {
+      return each.id == consumer_view.id;
+    });
     if (is_known) {
       return;
     }
@@ -241,13 +242,14 @@ class world {
     }
   }
   std::optional<channel::producer_table::choice> any_acquired() {
-    auto& all = now().acquired;
-    if (all.empty()) {
+    auto& acquired_slots = now().acquired;
+    if (acquired_slots.empty()) {
       return std::nullopt;
     }
-    const auto at = all.begin() + static_cast<std::ptrdiff_t>(steps_.byte() % all.size());
+    const auto at =
+        acquired_slots.begin() + static_cast<std::ptrdiff_t>(steps_.byte() % acquired_slots.size());
     const auto result = *at;
-    all.erase(at);
+    acquired_slots.erase(at);
     return result;
   }
   void publish() {

@@ -110,14 +110,14 @@ TEST(platform, wsl2_is_named_and_gets_no_harmful_advice) {
 }
 
 TEST(platform, tegra_is_named_and_gets_no_harmful_advice) {
-  const facts all = gathered(tegra, one_gpu());
-  EXPECT_EQ(all.platform, "tegra");
-  const check named = check_of(all, "platform");
+  const facts facts_here = gathered(tegra, one_gpu());
+  EXPECT_EQ(facts_here.platform, "tegra");
+  const check named = check_of(facts_here, "platform");
   EXPECT_EQ(named.result, verdict::note);
   EXPECT_THAT(named.seen, StartsWith("this is Tegra (NVIDIA Jetson AGX Orin)"));
   EXPECT_THAT(named.remedy, HasSubstr("--runtime nvidia"));
-  EXPECT_EQ(check_of(all, "device-nodes").follows, "platform");
-  expect_no_harmful_advice(all);
+  EXPECT_EQ(check_of(facts_here, "device-nodes").follows, "platform");
+  expect_no_harmful_advice(facts_here);
   // Containers do not see the device tree.
   EXPECT_EQ(gathered({{"statuses", {{"/dev/nvmap", {{"type", "character device"}}}}}}).platform,
             "tegra");
@@ -163,13 +163,14 @@ json with_denied_nodes(json answers) {
 }
 
 TEST(selinux, facts_are_read) {
-  const facts all = gathered(selinux_answers("container_t", "1", "0 0\n"));
-  EXPECT_TRUE(all.selinux.present);
-  EXPECT_EQ(all.selinux.enforcing, true);
-  EXPECT_EQ(all.selinux.context, "system_u:system_r:container_t:s0:c1,c2");
-  EXPECT_EQ(all.selinux.container_use_devices, false);
-  EXPECT_EQ(all.selinux.labels.at("/dev/nvidia0"), "system_u:object_r:xserver_misc_device_t:s0");
-  EXPECT_EQ(all.selinux.labels.at("/run/gpushm/d/default/socket"),
+  const facts facts_here = gathered(selinux_answers("container_t", "1", "0 0\n"));
+  EXPECT_TRUE(facts_here.selinux.present);
+  EXPECT_EQ(facts_here.selinux.enforcing, true);
+  EXPECT_EQ(facts_here.selinux.context, "system_u:system_r:container_t:s0:c1,c2");
+  EXPECT_EQ(facts_here.selinux.container_use_devices, false);
+  EXPECT_EQ(facts_here.selinux.labels.at("/dev/nvidia0"),
+            "system_u:object_r:xserver_misc_device_t:s0");
+  EXPECT_EQ(facts_here.selinux.labels.at("/run/gpushm/d/default/socket"),
             "system_u:object_r:var_run_t:s0");
   json either = selinux_answers("container_t", "1", "0 0\n");
   either["files"]["/sys/fs/selinux/booleans/container_use_xserver_devices"] = "1 1";
@@ -183,9 +184,9 @@ TEST(selinux, facts_are_read) {
 
 TEST(selinux, denied_node_is_its_problem_and_not_the_mode) {
   for (const char* enforce : {"1", static_cast<const char*>(nullptr)}) {
-    const facts all =
+    const facts facts_here =
         gathered(with_denied_nodes(selinux_answers("container_t", enforce, nullptr)), one_gpu());
-    const check made = check_of(all, "selinux");
+    const check made = check_of(facts_here, "selinux");
     EXPECT_EQ(made.result, verdict::problem);
     EXPECT_THAT(made.seen,
                 HasSubstr("this process is container_t; it may not use /dev/nvidia-uvm "
@@ -194,8 +195,8 @@ TEST(selinux, denied_node_is_its_problem_and_not_the_mode) {
     EXPECT_THAT(made.remedy,
                 AllOf(HasSubstr("setsebool -P container_use_devices=on"),
                       HasSubstr("--security-opt label=disable")));
-    EXPECT_EQ(check_of(all, "device-nodes").follows, "selinux");
-    for (const check& each : examine(all)) {
+    EXPECT_EQ(check_of(facts_here, "device-nodes").follows, "selinux");
+    for (const check& each : examine(facts_here)) {
       EXPECT_THAT(each.remedy, Not(HasSubstr("chmod"))) << each.id;
     }
   }
@@ -206,27 +207,27 @@ TEST(selinux, mode_that_denies_is_not_selinux) {
   for (auto& [node, status] : answers["statuses"].items()) {
     status["mode"] = 0660;
   }
-  facts all = gathered(answers, one_gpu());
-  all.self.container.runtime = "podman";
-  EXPECT_EQ(check_of(all, "selinux").result, verdict::ok);
-  EXPECT_THAT(check_of(all, "device-nodes").remedy, HasSubstr("chmod 0666"));
+  facts facts_here = gathered(answers, one_gpu());
+  facts_here.self.container.runtime = "podman";
+  EXPECT_EQ(check_of(facts_here, "selinux").result, verdict::ok);
+  EXPECT_THAT(check_of(facts_here, "device-nodes").remedy, HasSubstr("chmod 0666"));
 }
 
 TEST(selinux, denied_socket_is_its_problem) {
-  facts all = gathered(selinux_answers("container_t", "1", "1 1"), one_gpu());
-  all.self.container.runtime = "podman";
-  all.broker = {"/run/gpushm/d/default/socket",
-                false,
-                "",
-                0,
-                0,
-                "",
-                "connect \"/run/gpushm/d/default/socket\": Permission denied (EACCES)"};
-  const check made = check_of(all, "selinux");
+  facts facts_here = gathered(selinux_answers("container_t", "1", "1 1"), one_gpu());
+  facts_here.self.container.runtime = "podman";
+  facts_here.broker = {"/run/gpushm/d/default/socket",
+                       false,
+                       "",
+                       0,
+                       0,
+                       "",
+                       "connect \"/run/gpushm/d/default/socket\": Permission denied (EACCES)"};
+  const check made = check_of(facts_here, "selinux");
   EXPECT_EQ(made.result, verdict::problem);
   EXPECT_THAT(made.seen, HasSubstr("may not connect to /run/gpushm/d/default/socket (var_run_t)"));
   EXPECT_THAT(made.remedy, HasSubstr("chcon -Rt container_file_t /run/gpushm/d"));
-  EXPECT_EQ(check_of(all, "broker").follows, "selinux");
+  EXPECT_EQ(check_of(facts_here, "broker").follows, "selinux");
   // A broker that does not run is another problem than denied nodes.
   facts denied = gathered(with_denied_nodes(selinux_answers("container_t", "1", "0 0")), one_gpu());
   denied.broker = {"", false, "", 0, 0, "", "the socket does not exist"};
@@ -285,10 +286,10 @@ TEST(holders, are_listed_where_a_reset_is_advised) {
 }
 
 TEST(holders, are_recorded_and_replayed) {
-  const facts all =
+  const facts facts_here =
       gathered({{"holders",
                  {{"99", {{"name", "python3"}, {"nodes", {"/dev/nvidia0", "/dev/nvidiactl"}}}}}}});
-  EXPECT_THAT(all.holders,
+  EXPECT_THAT(facts_here.holders,
               ElementsAre(node_holder{99, "python3", {"/dev/nvidia0", "/dev/nvidiactl"}}));
   EXPECT_THROW(static_cast<void>(gathered({{"holders", {{"99", {{"nodes", "x"}}}}}})),
                gpushm::error);

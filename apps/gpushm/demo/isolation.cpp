@@ -34,11 +34,11 @@ constexpr std::string_view remedy =
     "kernel.apparmor_restrict_unprivileged_userns; inside a container its seccomp profile must "
     "allow unshare and mount); or omit --isolated";
 
-[[noreturn]] void denied(std::string_view what, int number) {
+[[noreturn]] void denied(std::string_view call, int number) {
   throw error(errc::permission_denied,
               operation,
               {},
-              fmt::format("{}: {}", what, base::errno_text(number)),
+              fmt::format("{}: {}", call, base::errno_text(number)),
               remedy);
 }
 

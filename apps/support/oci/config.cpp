@@ -142,7 +142,7 @@ json environment(const container_options& options) {
 
 json process(const container_options& options) {
   const json none = json::array();
-  const json all =
+  const json given =
       options.privileged ? json(capability_names(bounding_set())) : json(json::array());
   return {{"terminal", false},
           {"user", {{"uid", options.uid}, {"gid", options.gid}}},
@@ -150,10 +150,10 @@ json process(const container_options& options) {
           {"env", environment(options)},
           {"cwd", "/"},
           {"capabilities",
-           {{"bounding", all},
-            {"effective", all},
+           {{"bounding", given},
+            {"effective", given},
             {"inheritable", none},
-            {"permitted", all},
+            {"permitted", given},
             {"ambient", none}}},
           {"noNewPrivileges", !options.privileged}};
 }

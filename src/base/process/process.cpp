@@ -153,14 +153,14 @@ bool has_ended(const process_identity& process) {
     pollfd end{at->second.get(), POLLIN, 0};
     return ::poll(&end, 1, 0) == 1;
   }
-  auto found = look_up(process);
-  if (found.pidfd) {
+  auto watched_end = look_up(process);
+  if (watched_end.pidfd) {
     if (watched->size() >= max_watched) {
       watched->clear();
     }
-    watched->emplace(key, std::move(found.pidfd));
+    watched->emplace(key, std::move(watched_end.pidfd));
   }
-  return found.has_ended.value_or(false);
+  return watched_end.has_ended.value_or(false);
 }
 
 }  // namespace gpushm::base

@@ -375,8 +375,8 @@ gpushm_errc gpushm_consumer_watch(gpushm_consumer* consumer,
     static_cast<void>(filled_poller(poller));
     std::optional<watched_timeline> missing;
     const auto taken = named(from->name(), [&] { return from->try_next(missing); });
-    result = has_item ? static_cast<gpushm_item*>(has_item->handle) : nullptr;
-    watched = progress_of(has_item != nullptr, missing, poller, key, stop);
+    result = taken ? static_cast<gpushm_item*>(taken->handle) : nullptr;
+    watched = progress_of(taken != nullptr, missing, poller, key, stop);
   });
 }
 

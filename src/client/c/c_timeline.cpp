@@ -344,8 +344,8 @@ gpushm_errc gpushm_stream_batch(void* stream,
                                 size_t count,
                                 int64_t timeout_ms) {
   return c_call([&] {
-    const given_operations what(operations, operation_size, count, "batch");
-    gpushm_timeline::batch(stream_in(stream), what.get(), timeout_in(timeout_ms, "batch"));
+    const given_operations given(operations, operation_size, count, "batch");
+    gpushm_timeline::batch(stream_in(stream), given.get(), timeout_in(timeout_ms, "batch"));
   });
 }
 
@@ -356,12 +356,12 @@ gpushm_errc gpushm_graph_record(void* stream,
                                 gpushm_graph_operations** recorded) {
   return c_call([&] {
     const given_operations given(operations, operation_size, count, "record");
-    const auto what = given.get();
+    const auto recordable = given.get();
     gpushm_graph_operations*& result = out(recorded, "record");
-    if (what.empty()) {
+    if (recordable.empty()) {
       throw_invalid("record", "no operations", "pass at least one");
     }
-    result = std::make_unique<gpushm_graph_operations>(stream_in(stream), what).release();
+    result = std::make_unique<gpushm_graph_operations>(stream_in(stream), recordable).release();
   });
 }
 

@@ -199,20 +199,20 @@ void channel_producer::check_slots(const std::optional<channel::table_view>& las
 /// Finds the last previous producer whose table is accepted, if a process still has its page.
 channel_producer::previous_producer channel_producer::find_previous(
     const std::function<bool(const channel::table_view&)>& accepts) const {
-  auto all = timelines_->client().list(names::pages(name_));
-  std::erase_if(all, [](const auto& each) { return each.backend != backend::signals; });
-  std::sort(all.begin(), all.end(), [](const auto& left, const auto& right) {
+  auto pages = timelines_->client().list(names::pages(name_));
+  std::erase_if(pages, [](const auto& each) { return each.backend != backend::signals; });
+  std::sort(pages.begin(), pages.end(), [](const auto& left, const auto& right) {
     return left.generation > right.generation;
   });
-  const auto own = std::find_if(all.begin(), all.end(), [&](const auto& each) {
+  const auto own = std::find_if(pages.begin(), pages.end(), [&](const auto& each) {
     return each.generation == page_->lease().info().generation;
   });
-  if (own == all.end()) {
+  if (own == pages.end()) {
     return {};  // it was removed: only an administrator does that
   }
   // Another user of the domain could offer a page of its own.
   const std::uint32_t uid = slots_ ? slots_->info().creator_uid : own->creator_uid;
-  for (auto each = std::next(own); each != all.end(); ++each) {
+  for (auto each = std::next(own); each != pages.end(); ++each) {
     if (each->creator_uid != uid) {
       continue;
     }

@@ -165,15 +165,15 @@ bool channel_consumer::join(opened_timelines producer,
 /// that page. The producer may have closed the channel already.
 std::shared_ptr<mapped_page> channel_consumer::next_page() const {
   const std::uint64_t last = producer_page_->lease().info().generation;
-  auto all = timelines_->client().list(names::pages(name_));
-  std::erase_if(all, [&](const wire::segment& each) {
+  auto pages = timelines_->client().list(names::pages(name_));
+  std::erase_if(pages, [&](const wire::segment& each) {
     return each.backend != backend::signals || each.generation <= last ||
            each.creator_uid != slots_->info().creator_uid;
   });
-  std::sort(all.begin(), all.end(), [](const auto& left, const auto& right) {
+  std::sort(pages.begin(), pages.end(), [](const auto& left, const auto& right) {
     return left.generation < right.generation;
   });
-  for (const wire::segment& each : all) {
+  for (const wire::segment& each : pages) {
     try {
       auto page = timelines_->open_page(each.name, each.generation);
       const auto view = table_in(*page);

@@ -112,8 +112,8 @@ bool channel_producer::await_consumers() const {
   }
   const std::uint64_t own = page_->lease().info().generation;
   const auto until = base::deadline_after(close_limit);
-  const auto& all = table_->consumers();
-  return std::all_of(all.begin(), all.end(), [&](const channel::consumer_view& each) {
+  const auto& consumers = table_->consumers();
+  return std::all_of(consumers.begin(), consumers.end(), [&](const channel::consumer_view& each) {
     return each.mode == channel::consumer_mode::share ||
            sync::wait(each.timeline(channel::attached_timeline), own, until) !=
                wait_result::timed_out;
@@ -432,9 +432,9 @@ gpushm_producer_stats channel_producer::stats() const {
       sync::timeline_reader(page_->page(), channel::published_timeline).read().value().value_or(0);
   // Consumers of this client that have left are dropped only by the next acquisition: the client
   // itself has their timelines open.
-  const auto& all = table_->consumers();
+  const auto& consumers = table_->consumers();
   result.consumers = static_cast<std::uint32_t>(
-      std::count_if(all.begin(), all.end(), [&](const channel::consumer_view& each) {
+      std::count_if(consumers.begin(), consumers.end(), [&](const channel::consumer_view& each) {
         return !sync::is_terminal(each.timeline(channel::released_timeline).read().word);
       }));
   result.dropped = dropped_;

@@ -137,14 +137,15 @@ bool client_impl::keep_prefetched(const std::shared_ptr<connection>& connected,
 
 void client_impl::prefetch_names() {
   const subject about{"connect", options_.socket_path};
-  const std::span<const std::string> all = options_.prefetch;
+  const std::span<const std::string> wanted_names = options_.prefetch;
   const auto deadline = request_deadline();
   std::size_t count = 0;
   try {
     const auto connected = broker();
     bool has_room = true;
-    for (std::size_t first = 0; has_room && first < all.size(); first += names_per_batch) {
-      const auto names = all.subspan(first, std::min(names_per_batch, all.size() - first));
+    for (std::size_t first = 0; has_room && first < wanted_names.size(); first += names_per_batch) {
+      const auto names =
+          wanted_names.subspan(first, std::min(names_per_batch, wanted_names.size() - first));
       auto replies = first == 0 ? connected->take_early(about, deadline) : std::nullopt;
       if (!replies) {
         replies =

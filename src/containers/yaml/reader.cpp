@@ -131,10 +131,10 @@ std::optional<std::int64_t> reader::integer(const yaml::node& node,
   if (value && value->index() == 0) {
     return 0;
   }
-  std::optional<std::int64_t> found;
+  std::optional<std::int64_t> result;
   bool out_of_range = false;
   if (value && std::holds_alternative<std::int64_t>(*value)) {
-    found = std::get<std::int64_t>(*value);
+    result = std::get<std::int64_t>(*value);
   } else if (value && std::holds_alternative<std::uint64_t>(*value)) {
     out_of_range = true;
   } else if (value && std::holds_alternative<double>(*value)) {
@@ -143,10 +143,10 @@ std::optional<std::int64_t> reader::integer(const yaml::node& node,
     if (std::isfinite(number) && std::trunc(number) == number) {
       constexpr double limit = 9223372036854775808.0;
       out_of_range = number < -limit || number >= limit || (min_value == 0 && std::signbit(number));
-      found = out_of_range ? std::nullopt : std::optional(static_cast<std::int64_t>(number));
+      result = out_of_range ? std::nullopt : std::optional(static_cast<std::int64_t>(number));
     }
   }
-  if (out_of_range || (found && (*found < min_value || *found > max_value))) {
+  if (out_of_range || (result && (*result < min_value || *result > max_value))) {
     report(node,
            "range",
            fmt::format("{} must be from {} to {}, not {}",
@@ -156,10 +156,10 @@ std::optional<std::int64_t> reader::integer(const yaml::node& node,
                        base::in_quotes(target.value)));
     return std::nullopt;
   }
-  if (!found) {
+  if (!result) {
     mismatch(node, key, "an integer");
   }
-  return found;
+  return result;
 }
 
 bool reader::read(const yaml::node& node, std::string_view key, std::int64_t& out) {

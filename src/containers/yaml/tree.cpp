@@ -104,13 +104,13 @@ std::uint64_t plus(std::uint64_t a, std::uint64_t b) {
 }
 
 /// The limit of the reference's parser, so that the same documents are refused.
-bool too_many_aliased(std::uint64_t all, std::uint64_t aliased) {
-  if (aliased <= 100 || all <= 1'000) {
+bool too_many_aliased(std::uint64_t values, std::uint64_t aliased) {
+  if (aliased <= 100 || values <= 1'000) {
     return false;
   }
   constexpr double low = 400'000;
   constexpr double high = 4'000'000;
-  const auto total = static_cast<double>(all);
+  const auto total = static_cast<double>(values);
   const double allowed = total <= low    ? 0.99
                          : total >= high ? 0.10
                                          : 0.99 - 0.89 * ((total - low) / (high - low));

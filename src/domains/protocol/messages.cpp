@@ -33,47 +33,47 @@ using builder = fbs::FlatBufferBuilder;
 struct request_writer {
   builder& to;
   fbs::Offset<fb::Request> operator()(const open_request& v) {
-    const auto what = fb::CreateOpen(to, to.CreateString(v.domain));
-    return fb::CreateRequest(to, fb::What::Open, what.Union());
+    const auto table = fb::CreateOpen(to, to.CreateString(v.domain));
+    return fb::CreateRequest(to, fb::What::Open, table.Union());
   }
   fbs::Offset<fb::Request> operator()(const close_request& v) {
-    const auto what = fb::CreateClose(to, to.CreateString(v.domain));
-    return fb::CreateRequest(to, fb::What::Close, what.Union());
+    const auto table = fb::CreateClose(to, to.CreateString(v.domain));
+    return fb::CreateRequest(to, fb::What::Close, table.Union());
   }
   fbs::Offset<fb::Request> operator()(const read_request& v) {
-    const auto what = fb::CreateRead(to, to.CreateString(v.after));
-    return fb::CreateRequest(to, fb::What::Read, what.Union());
+    const auto table = fb::CreateRead(to, to.CreateString(v.after));
+    return fb::CreateRequest(to, fb::What::Read, table.Union());
   }
   fbs::Offset<fb::Request> operator()(const yield_request&) {
     return fb::CreateRequest(to, fb::What::Yield, fb::CreateYield(to).Union());
   }
   fbs::Offset<fb::Request> operator()(const set_quotas_request& v) {
-    const auto what = fb::CreateSetQuotas(to, to.CreateString(v.text));
-    return fb::CreateRequest(to, fb::What::SetQuotas, what.Union());
+    const auto table = fb::CreateSetQuotas(to, to.CreateString(v.text));
+    return fb::CreateRequest(to, fb::What::SetQuotas, table.Union());
   }
   fbs::Offset<fb::Request> operator()(const usage_request& v) {
-    const auto what = fb::CreateReadUsage(to, to.CreateString(v.domain));
-    return fb::CreateRequest(to, fb::What::ReadUsage, what.Union());
+    const auto table = fb::CreateReadUsage(to, to.CreateString(v.domain));
+    return fb::CreateRequest(to, fb::What::ReadUsage, table.Union());
   }
   fbs::Offset<fb::Request> operator()(const lose_device_request& v) {
     const auto uuid = to.CreateString(v.uuid);
-    const auto what = fb::CreateLoseDevice(to, uuid, to.CreateString(v.pci_address));
-    return fb::CreateRequest(to, fb::What::LoseDevice, what.Union());
+    const auto table = fb::CreateLoseDevice(to, uuid, to.CreateString(v.pci_address));
+    return fb::CreateRequest(to, fb::What::LoseDevice, table.Union());
   }
   fbs::Offset<fb::Request> operator()(const broker_request&) {
     return fb::CreateRequest(to, fb::What::ReadBroker, fb::CreateReadBroker(to).Union());
   }
   fbs::Offset<fb::Request> operator()(const statistics_request& v) {
-    const auto what = fb::CreateReadStatistics(to, to.CreateString(v.domain));
-    return fb::CreateRequest(to, fb::What::ReadStatistics, what.Union());
+    const auto table = fb::CreateReadStatistics(to, to.CreateString(v.domain));
+    return fb::CreateRequest(to, fb::What::ReadStatistics, table.Union());
   }
   fbs::Offset<fb::Request> operator()(const segments_request& v) {
-    const auto what = fb::CreateListSegments(to, to.CreateString(v.domain), v.slot);
-    return fb::CreateRequest(to, fb::What::ListSegments, what.Union());
+    const auto table = fb::CreateListSegments(to, to.CreateString(v.domain), v.slot);
+    return fb::CreateRequest(to, fb::What::ListSegments, table.Union());
   }
   fbs::Offset<fb::Request> operator()(const remove_unheld_request& v) {
-    const auto what = fb::CreateRemoveUnheld(to, to.CreateString(v.domain), v.generation);
-    return fb::CreateRequest(to, fb::What::RemoveUnheld, what.Union());
+    const auto table = fb::CreateRemoveUnheld(to, to.CreateString(v.domain), v.generation);
+    return fb::CreateRequest(to, fb::What::RemoveUnheld, table.Union());
   }
 };
 
@@ -175,12 +175,12 @@ struct reply_writer {
     return fb::CreateReply(to, fb::Result::Readings, result.Union());
   }
   fbs::Offset<fb::Reply> operator()(const error& v) {
-    const auto what = to.CreateString(v.operation());
+    const auto operation = to.CreateString(v.operation());
     const auto object = to.CreateString(v.object());
     const auto cause = to.CreateString(v.cause());
     const auto next = to.CreateString(v.next_step());
     const auto result =
-        fb::CreateFailure(to, static_cast<std::uint16_t>(v.code()), what, object, cause, next);
+        fb::CreateFailure(to, static_cast<std::uint16_t>(v.code()), operation, object, cause, next);
     return fb::CreateReply(to, fb::Result::Failure, result.Union());
   }
   fbs::Offset<fb::Reply> operator()(const yielded&) {

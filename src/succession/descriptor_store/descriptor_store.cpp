@@ -29,11 +29,11 @@ namespace gpushm::keeper {
 namespace {
 
 constexpr std::string_view operation = "store descriptors";
-error timed_out(std::string_view what) {
+error timed_out(std::string_view verb) {
   return {errc::timed_out,
           std::string(operation),
           {},
-          "the keeper did not " + std::string(what) + " in time",
+          "the keeper did not " + std::string(verb) + " in time",
           "look at the log of systemd or gpushm-keeper"};
 }
 

@@ -147,28 +147,28 @@ void takeover_state::read() {
       state.records.emplace(*name, records::decode(name->kind, bytes));
       return;
     }
-    const auto what = static_cast<records::kind>(key.kind);
-    if (what == records::kind::handled) {
+    const auto kind = static_cast<records::kind>(key.kind);
+    if (kind == records::kind::handled) {
       handled.emplace(key.first, key.second);
       return;
     }
-    if (what == records::kind::open_next) {
+    if (kind == records::kind::open_next) {
       next_names[key.first] = key.second;
       return;
     }
-    if (what == records::kind::freeing) {
+    if (kind == records::kind::freeing) {
       auto value = records::decode(core::record_kind::segment, bytes);
       freeing.emplace(key.first, std::move(std::get<core::saved_segment>(value)));
       return;
     }
-    if (what == records::kind::events_left) {
+    if (kind == records::kind::events_left) {
       are_events_left = true;
       return;
     }
-    if (what < records::kind::broker || what > records::kind::open_next) {
+    if (kind < records::kind::broker || kind > records::kind::open_next) {
       return;  // of a later version
     }
-    records::broker_value value = records::decode(what, bytes);
+    records::broker_value value = records::decode(kind, bytes);
     if (auto* const record = std::get_if<records::broker_record>(&value)) {
       broker = std::move(*record);
       complete = true;
@@ -281,11 +281,11 @@ std::map<std::string, std::optional<takeover_state>> read_takeover_states(
   }
   close_apart(std::move(foreign));
   std::map<std::string, std::optional<takeover_state>> result;
-  for (auto& [domain, of] : entries) {
+  for (auto& [domain, read] : entries) {
     auto& into = result[domain];
     try {
-      if (of.log) {
-        into.emplace(std::move(*of.log), std::move(of.descriptors));
+      if (read.log) {
+        into.emplace(std::move(*read.log), std::move(read.descriptors));
       }
     } catch (const error& why) {
       if (why.code() != errc::invalid_argument) {

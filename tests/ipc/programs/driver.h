@@ -73,7 +73,10 @@ enum {
     11000,                                                                                       \
     (device_pointer * pointer, struct ipc_handle handle, unsigned int flags))                    \
   X(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010, (device_pointer pointer))                    \
-  X(cuIpcGetEventHandle, cuIpcGetEventHandle, 4010, (struct ipc_handle * handle, event of))      \
+  X(cuIpcGetEventHandle,                                                                         \
+    cuIpcGetEventHandle,                                                                         \
+    4010,                                                                                        \
+    (struct ipc_handle * handle, event event_handle))                                            \
   X(cuIpcOpenEventHandle, cuIpcOpenEventHandle, 4010, (event * opened, struct ipc_handle handle))
 
 struct driver {

@@ -48,17 +48,17 @@ static void* find(void* from, const char* name, const char* symbol, int version)
   static int (*get)(const char*, void**, int, uint64_t, int*) = NULL;
   (void)symbol;
   int status = -1;
-  void* found = NULL;
+  void* function = NULL;
   if (get == NULL) {
     // The runtime asks the driver's function for itself first.
-    found = dlsym(from, "cuGetProcAddress_v2");
-    memcpy(&get, &found, sizeof(found));
-    if (get == NULL || get("cuGetProcAddress", &found, 12000, 0, &status) != 0 || status != 0) {
+    function = dlsym(from, "cuGetProcAddress_v2");
+    memcpy(&get, &function, sizeof(function));
+    if (get == NULL || get("cuGetProcAddress", &function, 12000, 0, &status) != 0 || status != 0) {
       return NULL;
     }
-    memcpy(&get, &found, sizeof(found));
+    memcpy(&get, &function, sizeof(function));
   }
-  return get(name, &found, version, 0, &status) == 0 && status == 0 ? found : NULL;
+  return get(name, &function, version, 0, &status) == 0 && status == 0 ? function : NULL;
 }
 
 #else
@@ -71,12 +71,12 @@ int reach_driver(struct driver* driver) {
     return 0;
   }
   int complete = 1;
-  void* found = NULL;
+  void* function = NULL;
 // ISO C has no conversion of what dlsym returns.
 #define DRIVER_FIND(name, symbol, version, parameters) \
-  found = find(from, #name, #symbol, version);         \
-  memcpy(&driver->name, &found, sizeof(found));        \
-  if (found == NULL) {                                 \
+  function = find(from, #name, #symbol, version);      \
+  memcpy(&driver->name, &function, sizeof(function));  \
+  if (function == NULL) {                              \
     fprintf(stderr, "no %s\n", #name);                 \
     complete = 0;                                      \
   }

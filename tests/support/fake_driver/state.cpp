@@ -129,19 +129,19 @@ std::vector<std::size_t> enumerate(const std::vector<gpu_view>& gpus) {
   for (std::string item; std::getline(items, item, ',');) {
     char* end = nullptr;
     const unsigned long ordinal = std::strtoul(item.c_str(), &end, 10);
-    std::size_t found = gpus.size();
+    std::size_t selected_gpu = gpus.size();
     if (!item.empty() && *end == '\0') {
-      found = ordinal < present.size() ? present[ordinal] : found;
+      selected_gpu = ordinal < present.size() ? present[ordinal] : selected_gpu;
     } else {
       for (const std::size_t index : present) {
-        found = names_device(gpus[index], item) ? index : found;
+        selected_gpu = names_device(gpus[index], item) ? index : selected_gpu;
       }
     }
-    if (found == gpus.size() ||
-        std::find(selected.begin(), selected.end(), found) != selected.end()) {
+    if (selected_gpu == gpus.size() ||
+        std::find(selected.begin(), selected.end(), selected_gpu) != selected.end()) {
       break;
     }
-    selected.push_back(found);
+    selected.push_back(selected_gpu);
   }
   return selected;
 }

@@ -137,8 +137,8 @@ namespace {
 /// one.
 template <typename Add>
 void add_all(std::string_view name, std::uint64_t total_bytes, chunk_source& chunks, Add&& add) {
-  const auto mismatch = [&](std::string_view what) {
-    return error(errc::protocol_error, "open", name, what, "report this as a bug");
+  const auto mismatch = [&](std::string_view cause) {
+    return error(errc::protocol_error, "open", name, cause, "report this as a bug");
   };
   std::uint64_t missing_bytes = total_bytes;
   while (auto next = chunks.next()) {

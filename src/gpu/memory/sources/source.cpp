@@ -213,8 +213,8 @@ bool is_virtual_memory(cuda::CUdeviceptr address) {
 
 }  // namespace
 
-void refuse(std::string_view name, std::string_view what, std::string_view remedy) {
-  throw error(errc::not_exportable, "share", name, what, remedy);
+void refuse(std::string_view name, std::string_view cause, std::string_view remedy) {
+  throw error(errc::not_exportable, "share", name, cause, remedy);
 }
 
 std::unique_ptr<source> find_source(std::string_view name,

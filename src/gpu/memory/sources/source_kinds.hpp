@@ -37,6 +37,6 @@ struct pointer_facts {
                                                  std::uint64_t size_bytes);
 
 /// Throws not_exportable.
-[[noreturn]] void refuse(std::string_view name, std::string_view what, std::string_view remedy);
+[[noreturn]] void refuse(std::string_view name, std::string_view cause, std::string_view remedy);
 
 }  // namespace gpushm::memory
