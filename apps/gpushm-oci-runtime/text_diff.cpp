@@ -108,9 +108,9 @@ class comparison {
       auto& reached = history[static_cast<std::size_t>(count)];
       const std::ptrdiff_t diagonal = x - y;
       const bool down = goes_down(reached, diagonal, count);
-      const std::ptrdiff_t from = down ? diagonal + 1 : diagonal - 1;
-      const std::ptrdiff_t old_x = count == 0 ? 0 : reached.at(from);
-      const std::ptrdiff_t old_y = count == 0 ? 0 : old_x - from;
+      const std::ptrdiff_t first = down ? diagonal + 1 : diagonal - 1;
+      const std::ptrdiff_t old_x = count == 0 ? 0 : reached.at(first);
+      const std::ptrdiff_t old_y = count == 0 ? 0 : old_x - first;
       while (x > old_x && y > old_y) {
         --x;
         --y;
@@ -163,11 +163,11 @@ std::string unified_diff(std::string_view before,
   }
   const auto steps = comparison(lines_of(before), lines_of(after)).steps();
   std::string out = fmt::format("--- {}\n+++ {}\n", before_name, after_name);
-  const auto next_change = [&](std::size_t from) {
-    while (from < steps.size() && steps[from].mark == ' ') {
-      ++from;
+  const auto next_change = [&](std::size_t first) {
+    while (first < steps.size() && steps[first].mark == ' ') {
+      ++first;
     }
-    return from;
+    return first;
   };
   for (std::size_t change = next_change(0); change < steps.size();) {
     const std::size_t first = change - std::min(change, context);

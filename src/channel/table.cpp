@@ -10,8 +10,8 @@ namespace {
 
 /// Another process may store at this moment, so the compiler also must read it only once.
 template <typename Number>
-Number read_once(const Number& from) noexcept {
-  return __atomic_load_n(&from, __ATOMIC_RELAXED);
+Number read_once(const Number& word) noexcept {
+  return __atomic_load_n(&word, __ATOMIC_RELAXED);
 }
 
 }  // namespace

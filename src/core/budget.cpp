@@ -77,8 +77,8 @@ std::uint64_t times_share_factor(std::uint64_t value) {
   return value > unlimited / budget::share_factor ? unlimited : value * budget::share_factor;
 }
 
-std::uint64_t minus(std::uint64_t from, std::uint64_t amount) {
-  return from > amount ? from - amount : 0;
+std::uint64_t minus(std::uint64_t total, std::uint64_t amount) {
+  return total > amount ? total - amount : 0;
 }
 
 constexpr bool is_quota(resource resource) {

@@ -212,7 +212,7 @@ class domain {
   /// returns false, and for `lost` by the last `resume_some`. Throws too_many_connections,
   /// too_many_descriptors, out_of_memory, share_exceeded.
   void connect(session_id session,
-               const peer& who,
+               const peer& identity,
                std::shared_ptr<core::payload> payload = nullptr);
   /// Throws what `connect` would throw now. Changes nothing.
   void check_room_for(const peer& peer);
@@ -423,12 +423,12 @@ class domain {
     const auto from = [&](const names& names) {
       return after < prefix ? names.lower_bound(prefix) : names.upper_bound(after);
     };
-    const auto matches = [&](const names& names, names::const_iterator& at) {
-      if (at != names.end() && base::is_registered_name(at->first) &&
-          !base::is_shown(at->first, prefix)) {
-        at = names.lower_bound(base::after_registered_names);  // there may be many
+    const auto matches = [&](const names& names, names::const_iterator& position) {
+      if (position != names.end() && base::is_registered_name(position->first) &&
+          !base::is_shown(position->first, prefix)) {
+        position = names.lower_bound(base::after_registered_names);  // there may be many
       }
-      return at != names.end() && at->first.substr(0, prefix.size()) == prefix;
+      return position != names.end() && position->first.substr(0, prefix.size()) == prefix;
     };
     // Never visits segments that the session may not see: there may be many.
     auto seen = from(published_);

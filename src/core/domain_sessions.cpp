@@ -52,17 +52,19 @@ void domain::check_room_for(const peer& peer) {
   static_cast<void>(charges_of_connection(peer));
 }
 
-void domain::connect(session_id id, const peer& who, std::shared_ptr<core::payload> payload) {
+void domain::connect(session_id session,
+                     const peer& identity,
+                     std::shared_ptr<core::payload> payload) {
   participant joined;
-  joined.who = std::make_shared<const peer>(who);
+  joined.who = std::make_shared<const peer>(identity);
   joined.payload = std::move(payload);
-  joined.is_operator = is_owner(who);
-  joined.held = charges_of_connection(who);
+  joined.is_operator = is_owner(identity);
+  joined.held = charges_of_connection(identity);
   joined.over.emplace_back();
-  sessions_.emplace(id, std::move(joined));
-  next_session_ = std::max(next_session_, id + 1);
+  sessions_.emplace(session, std::move(joined));
+  next_session_ = std::max(next_session_, session + 1);
   note(record_kind::numbers);
-  note(record_kind::session, id);
+  note(record_kind::session, session);
 }
 
 payload* domain::payload_of(session_id session) const noexcept {

@@ -135,18 +135,19 @@ class world {
  private:
   [[nodiscard]] producer& now() const { return *producers_.back(); }
   consumer& any_consumer() { return *consumers_[steps_.byte() % consumers_.size()]; }
-  [[nodiscard]] channel::consumer_view as_member(const consumer& who) const {
+  [[nodiscard]] channel::consumer_view as_member(const consumer& consumer) const {
     channel::consumer_view result;
-    result.id = id_of(who);
-    result.mode = who.mode;
-    result.held = who.held;
-    result.depth = who.mode == consumer_mode::share ? 2 : 0;
-    result.page = &who.memory.page();
+    result.id = id_of(consumer);
+    result.mode = consumer.mode;
+    result.held = consumer.held;
+    result.depth = consumer.mode == consumer_mode::share ? 2 : 0;
+    result.page = &consumer.memory.page();
     return result;
   }
-  [[nodiscard]] std::uint64_t id_of(const consumer& who) const {
-    const auto at = std::find_if(
-        consumers_.begin(), consumers_.end(), [&](const auto& each) { return each.get() == &who; });
+  [[nodiscard]] std::uint64_t id_of(const consumer& consumer) const {
+    const auto at = std::find_if(consumers_.begin(), consumers_.end(), [&](const auto& each) {
+      return each.get() == &consumer;
+    });
     return static_cast<std::uint64_t>(at - consumers_.begin()) + 1;
   }
 

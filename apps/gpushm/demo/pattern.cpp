@@ -83,13 +83,13 @@ check_result check_pattern(std::uint64_t seed,
                            std::uint64_t offset_bytes,
                            std::span<const std::byte> block) {
   check_result result{block.size(), 0, 0};
-  const auto count_wrong = [&](std::size_t at, std::uint64_t expected, std::size_t size) {
+  const auto count_wrong = [&](std::size_t offset, std::uint64_t expected, std::size_t size) {
     std::array<std::byte, word_bytes> bytes{};
     std::memcpy(bytes.data(), &expected, word_bytes);
     for (std::size_t k = 0; k < size; ++k) {
-      if (block[at + k] != bytes.at(k)) {
+      if (block[offset + k] != bytes.at(k)) {
         if (result.wrong_bytes == 0) {
-          result.first_wrong_offset = offset_bytes + at + k;
+          result.first_wrong_offset = offset_bytes + offset + k;
         }
         ++result.wrong_bytes;
       }

@@ -98,7 +98,7 @@ nlohmann::json to_json(const open_segment& segment) {
 }
 
 /// Reads measurements and segments from the output of `topo --json`; none from other documents.
-void read_back(const nlohmann::json& document, const std::string& from, topology& topology) {
+void read_back(const nlohmann::json& document, const std::string& path, topology& topology) {
   try {
     topology.measured =
         document.value("measured", nlohmann::json::array()).get<std::vector<measured_pair>>();
@@ -110,7 +110,7 @@ void read_back(const nlohmann::json& document, const std::string& from, topology
   } catch (const nlohmann::json::exception&) {
     throw error(errc::invalid_argument,
                 "read recording",
-                from,
+                path,
                 R"("measured" or "segments" do not have the format of "topo --json")",
                 R"(record it again with "gpushm topo --json" on that machine)");
   }

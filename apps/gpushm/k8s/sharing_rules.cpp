@@ -103,14 +103,14 @@ void check_containers(const sharing_side& side, bool one_gpu_nodes, bool per_gpu
   }
 }
 
-/// The earlier pod with the most guarantees in common with `at`, else the first: deterministic, and
-/// the most likely partner.
-partner partner_of(const std::vector<const sharing_side*>& group, std::size_t at) {
+/// The earlier pod with the most guarantees in common with `index`, else the first: deterministic,
+/// and the most likely partner.
+partner partner_of(const std::vector<const sharing_side*>& group, std::size_t index) {
   std::size_t best = 0;
   int best_promises = -1;
-  for (std::size_t i = 0; i < at; ++i) {
-    const int promises =
-        (same_node(*group[i], *group[at]) ? 1 : 0) + (same_gpu(*group[i], *group[at]) ? 1 : 0);
+  for (std::size_t i = 0; i < index; ++i) {
+    const int promises = (same_node(*group[i], *group[index]) ? 1 : 0) +
+                         (same_gpu(*group[i], *group[index]) ? 1 : 0);
     if (promises > best_promises) {
       best = i;
       best_promises = promises;

@@ -36,10 +36,10 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-bool has_option(std::string_view options, std::string_view wanted) {
+bool has_option(std::string_view options, std::string_view option) {
   while (!options.empty()) {
     const std::size_t end = std::min(options.find(','), options.size());
-    if (options.substr(0, end) == wanted) {
+    if (options.substr(0, end) == option) {
       return true;
     }
     options.remove_prefix(std::min(end + 1, options.size()));

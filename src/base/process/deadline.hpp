@@ -6,18 +6,18 @@
 
 namespace gpushm::base {
 
-/// `timeout` after `from`, limited to the clock's maximum, which is never reached (as with
+/// `timeout` after `start`, limited to the clock's maximum, which is never reached (as with
 /// `milliseconds::max()`); negative timeouts are 0.
 [[nodiscard]] constexpr std::chrono::steady_clock::time_point later(
-    std::chrono::steady_clock::time_point from, std::chrono::milliseconds timeout) noexcept {
+    std::chrono::steady_clock::time_point start, std::chrono::milliseconds timeout) noexcept {
   using clock = std::chrono::steady_clock;
   // Both sides in whole milliseconds: the difference in nanoseconds cannot overflow for times that
   // the clock can represent.
-  const auto most = std::chrono::floor<std::chrono::milliseconds>(clock::time_point::max() - from);
+  const auto most = std::chrono::floor<std::chrono::milliseconds>(clock::time_point::max() - start);
   if (timeout >= most) {
     return clock::time_point::max();
   }
-  return from + std::max(timeout, std::chrono::milliseconds(0));
+  return start + std::max(timeout, std::chrono::milliseconds(0));
 }
 
 /// `timeout` from now.

@@ -53,8 +53,8 @@ std::string escaped(std::string_view text, bool keep_line_feeds) {
 }  // namespace
 
 character first_character(std::string_view text) noexcept {
-  const auto byte = [text](std::size_t at) {
-    return static_cast<std::uint32_t>(static_cast<unsigned char>(text[at]));
+  const auto byte = [text](std::size_t index) {
+    return static_cast<std::uint32_t>(static_cast<unsigned char>(text[index]));
   };
   const std::uint32_t lead = byte(0);
   if (lead < 0x80U) {
@@ -65,11 +65,11 @@ character first_character(std::string_view text) noexcept {
     return {};
   }
   std::uint32_t value = lead & (0xFFU >> (length + 1));
-  for (std::size_t at = 1; at < length; ++at) {
-    if ((byte(at) & 0xC0U) != 0x80U) {
+  for (std::size_t index = 1; index < length; ++index) {
+    if ((byte(index) & 0xC0U) != 0x80U) {
       return {};
     }
-    value = (value << 6U) | (byte(at) & 0x3FU);
+    value = (value << 6U) | (byte(index) & 0x3FU);
   }
   constexpr std::array<std::uint32_t, 5> least{0, 0, 0x80U, 0x800U, 0x10000U};
   const bool surrogate = value >= 0xD800U && value <= 0xDFFFU;
@@ -85,8 +85,8 @@ bool is_control_or_invisible(char32_t value) noexcept {
     return true;
   }
   const auto* const found = std::lower_bound(
-      hidden.begin(), hidden.end(), value, [](const range& range, char32_t wanted) {
-        return range.second < wanted;
+      hidden.begin(), hidden.end(), value, [](const range& range, char32_t character) {
+        return range.second < character;
       });
   return found != hidden.end() && found->first <= value;
 }

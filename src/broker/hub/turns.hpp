@@ -45,7 +45,7 @@ class turns {
 
   /// Call first; `context` identifies the member returned by `next`. Throws std::bad_alloc and then
   /// changes nothing; the other functions allocate no memory.
-  void join(member& who, const std::string& principal, void* context) {
+  void join(member& new_member, const std::string& principal, void* context) {
     auto place = node_of<member>();
     const auto at = flows_.find(principal);
     auto in = at == flows_.end() ? nullptr : at->second.lock();
@@ -55,10 +55,10 @@ class turns {
       in->place = node_of<flow>();
       flows_[principal] = in;
     }
-    who.flow_ = std::move(in);
-    who.place_ = std::move(place);
-    who.of_ = this;
-    who.context_ = context;
+    new_member.flow_ = std::move(in);
+    new_member.place_ = std::move(place);
+    new_member.of_ = this;
+    new_member.context_ = context;
   }
 
   /// Requests a turn.
@@ -141,8 +141,8 @@ class turns {
   static void put(std::set<std::pair<std::uint64_t, Who*>>& into,
                   typename std::set<std::pair<std::uint64_t, Who*>>::node_type& place,
                   std::uint64_t spent,
-                  Who& who) noexcept {
-    place.value() = {spent, &who};
+                  Who& member) noexcept {
+    place.value() = {spent, &member};
     into.insert(std::move(place));
   }
 

@@ -73,8 +73,8 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   }
   /// The client has closed a lane, which ends both once packets sent before, possibly a goodbye,
   /// are read.
-  void end(lane& one) noexcept {
-    if (!std::exchange(one.over, true)) {
+  void end(lane& ended) noexcept {
+    if (!std::exchange(ended.over, true)) {
       for_each_lane([](lane& each) { each.readable = true; });
     }
   }

@@ -33,12 +33,12 @@ void deadlines::reader_resumed(lane& lane, clock::time_point now) noexcept {
   }
 }
 
-void deadlines::reader_is_done(lane& on) noexcept {
-  on.blocked_since.reset();
+void deadlines::reader_is_done(lane& read_lane) noexcept {
+  read_lane.blocked_since.reset();
   bool other = false;
-  on.of.for_each_lane([&](lane& each) { other = other || each.blocked_since; });
+  read_lane.of.for_each_lane([&](lane& each) { other = other || each.blocked_since; });
   if (!other) {
-    stalled_.erase(on.of.number);
+    stalled_.erase(read_lane.of.number);
   }
 }
 

@@ -43,7 +43,7 @@ class deadlines {
   /// The peer has read something: restarts its deadline.
   static void reader_resumed(lane& lane, clock::time_point now) noexcept;
   /// Ends the wait for the peer.
-  void reader_is_done(lane& on) noexcept;
+  void reader_is_done(lane& read_lane) noexcept;
   /// The descriptor receiver is too busy to receive a packet of `lane`. No effect if it already
   /// was.
   void expect_receiver(lane& lane, clock::time_point now);

@@ -160,7 +160,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   /// Those of the options, without errors of the broker's end: opens will request them.
   void prefetch_names();
   void open_batch(std::span<const std::string> names,
-                  std::span<const std::size_t> wanted,
+                  std::span<const std::size_t> indexes,
                   const open_options& options,
                   steady_time begin,
                   std::span<open_outcome> results);

@@ -328,15 +328,15 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
   return results;
 }
 
-/// Opens those of `names` whose indices are in `wanted`. Receives all replies before it maps the
+/// Opens those of `names` whose indices are in `indexes`. Receives all replies before it maps the
 /// first: mapping may need to request chunks, and to wait for other threads that do.
 void client_impl::open_batch(std::span<const std::string> names,
-                             std::span<const std::size_t> wanted,
+                             std::span<const std::size_t> indexes,
                              const open_options& options,
                              steady_time begin,
                              std::span<open_outcome> results) {
   wire::open_many request{{}, options.expected_size_bytes, milliseconds_on_wire(options.timeout)};
-  for (const std::size_t index : wanted) {
+  for (const std::size_t index : indexes) {
     request.names.push_back(names[index]);
   }
   const auto connected = broker(options.stop);
@@ -346,8 +346,8 @@ void client_impl::open_batch(std::span<const std::string> names,
   std::vector<reply> replies = connected->open_many(
       std::move(request), {"open", {}}, deadline, options.stop, [&](reply offer) {
         const std::uint32_t index = std::get<wire::waiting>(offer.body).index;
-        if (index < wanted.size()) {
-          offered.map(std::move(offer), names[wanted[index]]);
+        if (index < indexes.size()) {
+          offered.map(std::move(offer), names[indexes[index]]);
         }
       });
   std::vector<gpushm::generation> granted_generations;
@@ -357,28 +357,28 @@ void client_impl::open_batch(std::span<const std::string> names,
     }
   }
   offered.settle(granted_generations);
-  std::vector<bool> received(wanted.size());
+  std::vector<bool> received(indexes.size());
   for (reply& got : replies) {
     const auto* failure = std::get_if<wire::failure>(&got.body);
     const auto* opened = std::get_if<wire::opened>(&got.body);
     const std::uint32_t index = failure != nullptr  ? failure->index
                                 : opened != nullptr ? opened->index
-                                                    : static_cast<std::uint32_t>(wanted.size());
-    if (index >= wanted.size() || received[index]) {
+                                                    : static_cast<std::uint32_t>(indexes.size());
+    if (index >= indexes.size() || received[index]) {
       throw unexpected_reply({"open", {}});
     }
     received[index] = true;
-    open_outcome& result = results[wanted[index]];
-    const std::string& name = names[wanted[index]];
+    open_outcome& result = results[indexes[index]];
+    const std::string& name = names[indexes[index]];
     try {
       result.opened = use({connected, std::move(got)}, name, options, offered, begin);
     } catch (const error& why) {
       result.failure = why;
     }
   }
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
+  for (std::size_t i = 0; i < indexes.size(); ++i) {
     if (!received[i]) {
-      results[wanted[i]].failure = cancelled({"open", names[wanted[i]]});
+      results[indexes[i]].failure = cancelled({"open", names[indexes[i]]});
     }
   }
 }

@@ -54,9 +54,9 @@ place_follower::place_ptr place_follower::now() const {
 }
 
 bool place_follower::was_released_too_soon(const mapped_place& left,
-                                           std::uint64_t wanted,
+                                           std::uint64_t expected,
                                            bool wants_flags) const noexcept {
-  return wants_flags || left.read().value().value_or(0) < wanted;
+  return wants_flags || left.read().value().value_or(0) < expected;
 }
 
 void place_follower::move(const place_ptr& source, place_ptr next) {

@@ -85,7 +85,7 @@ class place_follower {
 
  private:
   [[nodiscard]] bool was_released_too_soon(const mapped_place& left,
-                                           std::uint64_t wanted,
+                                           std::uint64_t expected,
                                            bool wants_flags) const noexcept;
 
   mutable std::mutex mutex_;

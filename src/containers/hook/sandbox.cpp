@@ -238,10 +238,10 @@ bool wait_readable(int fd, std::chrono::steady_clock::time_point until) {
 }
 
 /// Keeps the tail of the output up to end of file. False when `until` passes first.
-bool read_end(int from, std::string& output, std::chrono::steady_clock::time_point until) {
+bool read_end(int file, std::string& output, std::chrono::steady_clock::time_point until) {
   std::array<char, 4096> block{};
-  while (wait_readable(from, until)) {
-    const auto got = base::retry([&] { return ::read(from, block.data(), block.size()); });
+  while (wait_readable(file, until)) {
+    const auto got = base::retry([&] { return ::read(file, block.data(), block.size()); });
     if (got <= 0) {
       return true;
     }

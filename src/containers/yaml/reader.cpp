@@ -66,9 +66,9 @@ void reader::report(const yaml::node& where, std::string rule, std::string text)
   problems_.push_back({file_, where.line, where.column, std::move(rule), std::move(text)});
 }
 
-void reader::mismatch(const yaml::node& node, std::string_view key, std::string_view wanted) {
+void reader::mismatch(const yaml::node& node, std::string_view key, std::string_view expected) {
   const yaml::node& target = followed(node);
-  std::string text = fmt::format("{} must be {}, not ", key, wanted);
+  std::string text = fmt::format("{} must be {}, not ", key, expected);
   if (target.is != shape::scalar) {
     text += name_of(target.is);
   } else if (const auto value = value_of(target)) {
@@ -278,8 +278,9 @@ std::vector<yaml::reader::field> reader::fields(const yaml::node& node,
     }
     if (name == names.end()) {
       const std::string key = folded(each.key);
-      name = std::find_if(
-          names.begin(), names.end(), [&key](std::string_view one) { return folded(one) == key; });
+      name = std::find_if(names.begin(), names.end(), [&key](std::string_view known) {
+        return folded(known) == key;
+      });
     }
     if (name == names.end()) {
       report(*each.key_node,

@@ -90,7 +90,7 @@ class reader {
   void collect(const yaml::node& mapping, std::vector<yaml::entry>& entries);
   void merge(const yaml::node& value, std::vector<yaml::entry>& entries);
   void drop_duplicates(std::vector<yaml::entry>& entries);
-  void mismatch(const yaml::node& node, std::string_view key, std::string_view wanted);
+  void mismatch(const yaml::node& node, std::string_view key, std::string_view expected);
   std::optional<std::int64_t> integer(const yaml::node& node,
                                       std::string_view key,
                                       std::int64_t min_value,

@@ -28,9 +28,9 @@ std::optional<yaml::scalar_value> keyword(std::string_view text) {
   constexpr std::array<std::string_view, 5> null{"", "~", "null", "Null", "NULL"};
   constexpr std::array<std::string_view, 3> nan{".nan", ".NaN", ".NAN"};
   constexpr std::array<std::string_view, 3> infinite{".inf", ".Inf", ".INF"};
-  const auto among = [](std::string_view one, const auto& words) {
+  const auto among = [](std::string_view word, const auto& words) {
     for (const std::string_view each : words) {
-      if (each == one) {
+      if (each == word) {
         return true;
       }
     }

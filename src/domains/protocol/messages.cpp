@@ -420,10 +420,11 @@ broker_facts facts_of(const fb::BrokerFacts& v) {
 }
 
 /// A sender of another version may have other buckets at the end.
-void read_buckets(const fbs::Vector<std::uint64_t>* bytes, std::span<std::uint64_t> to) {
-  const std::size_t size = bytes == nullptr ? 0 : std::min<std::size_t>(bytes->size(), to.size());
+void read_buckets(const fbs::Vector<std::uint64_t>* counts, std::span<std::uint64_t> buckets) {
+  const std::size_t size =
+      counts == nullptr ? 0 : std::min<std::size_t>(counts->size(), buckets.size());
   for (std::size_t i = 0; i < size; ++i) {
-    to[i] = bytes->Get(static_cast<fbs::uoffset_t>(i));
+    buckets[i] = counts->Get(static_cast<fbs::uoffset_t>(i));
   }
 }
 

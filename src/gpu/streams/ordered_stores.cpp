@@ -77,14 +77,14 @@ const stream_point* ordered_stores::last_open(std::string_view operation,
                                                                               : nullptr;
 }
 
-bool ordered_stores::store(std::optional<cuda::CUstream> on,
+bool ordered_stores::store(std::optional<cuda::CUstream> caller_stream,
                            stored_word word,
                            std::span<const stream_point> points,
                            const std::function<cuda::CUdeviceptr(cuda::CUstream)>& address,
                            std::string_view operation,
                            std::string_view object) {
-  if (on) {
-    enqueue(*on, address(*on), word, points, operation, object);
+  if (caller_stream) {
+    enqueue(*caller_stream, address(*caller_stream), word, points, operation, object);
     return true;
   }
   const auto open = std::find_if(

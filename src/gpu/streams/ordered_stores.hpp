@@ -44,14 +44,14 @@ class ordered_stores {
   /// Does not wait for streams.
   ~ordered_stores();
 
-  /// Stores `word` after every store before, and when `points` are reached: on the stream `on`, or
-  /// by the CPU; there now if that is possible, otherwise behind them, on a stream of this object.
-  /// Does not wait. `address`: returns the address of the word for a stream. Returns false, and
-  /// stores nothing, if the CPU finds that the word has ended. Throws driver_error,
-  /// invalid_argument (the store before cannot be followed): then nothing is stored, and the next
-  /// store may have the same value. Precondition: a value is larger than the last one; the stream
-  /// is not captured.
-  bool store(std::optional<cuda::CUstream> on,
+  /// Stores `word` after every store before, and when `points` are reached: on
+  /// `caller_stream`, or by the CPU; there now if that is possible, otherwise behind them, on a
+  /// stream of this object. Does not wait. `address`: returns the address of the word for a stream.
+  /// Returns false, and stores nothing, if the CPU finds that the word has ended. Throws
+  /// driver_error, invalid_argument (the store before cannot be followed): then nothing is stored,
+  /// and the next store may have the same value. Precondition: a value is larger than the last one;
+  /// the stream is not captured.
+  bool store(std::optional<cuda::CUstream> caller_stream,
              stored_word word,
              std::span<const stream_point> points,
              const std::function<cuda::CUdeviceptr(cuda::CUstream)>& address,

@@ -180,10 +180,11 @@ std::vector<std::string_view> functions_in(std::string_view part, const explain_
         std::find_if_not(part.begin(), part.end(), is_name_char) - part.begin());
     const std::string_view name = without_version(part.substr(0, end));
     if (end > 0) {
-      const bool known = is_function(name) ||
-                         std::any_of(rule.causes.begin(), rule.causes.end(), [&](const auto& one) {
-                           return matches_any(one.calls, name) || matches_any(one.not_calls, name);
-                         });
+      const bool known =
+          is_function(name) ||
+          std::any_of(rule.causes.begin(), rule.causes.end(), [&](const auto& cause) {
+            return matches_any(cause.calls, name) || matches_any(cause.not_calls, name);
+          });
       if (known) {
         names.push_back(name);
       }

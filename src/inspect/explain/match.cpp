@@ -162,10 +162,10 @@ std::optional<explain_text::place> explain_text::find(const pattern& pattern, pl
   return std::nullopt;
 }
 
-std::optional<explain_text::number> explain_text::next_number(std::size_t from) const {
+std::optional<explain_text::number> explain_text::next_number(std::size_t offset) const {
   constexpr std::size_t most_digits = 4;
   const std::string_view text = lower_;
-  for (auto begin = text.find_first_of("0123456789", from); begin != std::string_view::npos;) {
+  for (auto begin = text.find_first_of("0123456789", offset); begin != std::string_view::npos;) {
     const auto end = std::min(text.find_first_not_of("0123456789", begin), text.size());
     if (end - begin <= most_digits && !joined_before(text, begin) && !joined_after(text, end) &&
         announces_number(text.substr(0, begin))) {
@@ -211,8 +211,8 @@ std::string explain_text::line(place where, std::size_t columns) const {
   }
   const bool cut_back = end - begin > columns;
   end = cut_back ? begin + columns : end;
-  const auto within_character = [this](std::size_t at) {
-    return at < clean_.size() && (static_cast<unsigned char>(clean_[at]) & 0xC0U) == 0x80U;
+  const auto within_character = [this](std::size_t offset) {
+    return offset < clean_.size() && (static_cast<unsigned char>(clean_[offset]) & 0xC0U) == 0x80U;
   };
   while (cut_front && within_character(begin) && begin < where.begin) {
     ++begin;

@@ -53,8 +53,8 @@ class explain_text {
   [[nodiscard]] std::optional<place> match_at(const pattern& pattern, std::size_t begin) const;
   /// The first match within `part`.
   [[nodiscard]] std::optional<place> find(const pattern& pattern, place part) const;
-  /// The first number at or after `from` that follows words which mark it as an error code.
-  [[nodiscard]] std::optional<number> next_number(std::size_t from) const;
+  /// The first number at or after `offset` that follows words which mark it as an error code.
+  [[nodiscard]] std::optional<number> next_number(std::size_t offset) const;
   /// The number that is the whole text.
   [[nodiscard]] std::optional<int> only_number() const;
   [[nodiscard]] bool is_only(std::string_view lower) const;

@@ -24,15 +24,13 @@ int attribute(const cuda_driver& cu, cuda::CUdevice device, cuda::CUdevice_attri
 
 std::optional<bool> flag(const cuda_driver& cu,
                          cuda::CUdevice device,
-                         cuda::CUdevice_attribute which) {
-  const int value = attribute(cu, device, which);
+                         cuda::CUdevice_attribute key) {
+  const int value = attribute(cu, device, key);
   return value < 0 ? std::nullopt : std::optional(value != 0);
 }
 
 cuda_gpu_view query_cuda_gpu(const cuda_driver& cu, const driver::gpu& gpu) {
-  const auto number = [&](cuda::CUdevice_attribute which) {
-    return attribute(cu, gpu.handle, which);
-  };
+  const auto number = [&](cuda::CUdevice_attribute key) { return attribute(cu, gpu.handle, key); };
   const auto yes = [&](cuda::CUdevice_attribute attribute) {
     return flag(cu, gpu.handle, attribute);
   };

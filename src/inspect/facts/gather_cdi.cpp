@@ -62,14 +62,14 @@ void judge(system& machine, const cdi::parsed& read, cdi_facts& facts) {
   }
 }
 
-/// Engines use neither of two documents of one directory for a device that both define. `from` is
-/// the index of the directory's first document.
-void judge_conflicts(std::vector<cdi_facts>& documents, std::size_t from) {
+/// Engines use neither of two documents of one directory for a device that both define. `first_new`
+/// is the index of the directory's first document.
+void judge_conflicts(std::vector<cdi_facts>& documents, std::size_t first_new) {
   std::map<std::string, std::size_t> seen;
   const auto set_conflict = [&documents](
-                                std::size_t at, const std::string& name, std::size_t other) {
-    if (documents[at].problem.empty()) {
-      documents[at].problem =
+                                std::size_t index, const std::string& name, std::size_t other) {
+    if (documents[index].problem.empty()) {
+      documents[index].problem =
           fmt::format("{} is also in {}, and engines use neither", name, documents[other].path);
     }
   };
@@ -78,7 +78,7 @@ void judge_conflicts(std::vector<cdi_facts>& documents, std::size_t from) {
   for (const cdi_facts& each : documents) {
     valid.push_back(each.problem.empty());
   }
-  for (std::size_t at = from; at < documents.size(); ++at) {
+  for (std::size_t at = first_new; at < documents.size(); ++at) {
     for (std::size_t device = 0; valid[at] && device < documents[at].devices.size(); ++device) {
       const std::string name =
           fmt::format("{}={}", documents[at].kind, documents[at].devices[device]);

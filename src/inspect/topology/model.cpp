@@ -40,19 +40,19 @@ std::vector<gpu_group> numa_groups(const facts& facts) {
   return groups;
 }
 
-const pair_facts* pair_of(const facts& facts, std::size_t from, std::size_t to) {
+const pair_facts* pair_of(const facts& facts, std::size_t reader, std::size_t owner) {
   const auto found =
       std::find_if(facts.pairs.begin(), facts.pairs.end(), [&](const pair_facts& each) {
-        return each.from == from && each.to == to;
+        return each.from == reader && each.to == owner;
       });
   return found == facts.pairs.end() ? nullptr : &*found;
 }
 
-const measured_pair* measured_of(const topology& topology, std::size_t from, std::size_t to) {
+const measured_pair* measured_of(const topology& topology, std::size_t reader, std::size_t owner) {
   const auto& gpus = topology.machine.gpus;
   const auto found = std::find_if(
       topology.measured.begin(), topology.measured.end(), [&](const measured_pair& each) {
-        return is_of(gpus[from], each.from) && is_of(gpus[to], each.to);
+        return is_of(gpus[reader], each.from) && is_of(gpus[owner], each.to);
       });
   return found == topology.measured.end() ? nullptr : &*found;
 }

@@ -20,11 +20,11 @@ struct gpu_group {
 /// GPUs grouped by NUMA node, in ascending order.
 [[nodiscard]] std::vector<gpu_group> numa_groups(const facts& facts);
 
-[[nodiscard]] const pair_facts* pair_of(const facts& facts, std::size_t from, std::size_t to);
+[[nodiscard]] const pair_facts* pair_of(const facts& facts, std::size_t reader, std::size_t owner);
 /// Returns null if it was not measured.
 [[nodiscard]] const measured_pair* measured_of(const topology& topology,
-                                               std::size_t from,
-                                               std::size_t to);
+                                               std::size_t reader,
+                                               std::size_t owner);
 /// Segments on GPU `gpu` and its instances.
 [[nodiscard]] std::vector<const open_segment*> segments_of(const topology& topology,
                                                            std::size_t gpu);

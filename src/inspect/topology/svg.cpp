@@ -38,10 +38,10 @@ struct edge {
 };
 
 std::string measured_text(const topology& topology, const pair_facts& pair) {
-  const measured_pair* one = measured_of(topology, pair.from, pair.to);
+  const measured_pair* link = measured_of(topology, pair.from, pair.to);
   const measured_pair* other = measured_of(topology, pair.to, pair.from);
   double slowest = 0;
-  for (const measured_pair* each : {one, other}) {
+  for (const measured_pair* each : {link, other}) {
     if (each != nullptr && each->bytes_per_second > 0) {
       slowest = slowest > 0 ? std::min(slowest, each->bytes_per_second) : each->bytes_per_second;
     }
@@ -221,7 +221,7 @@ class picture {
 
   /// The x coordinate at which an edge starts on its box, different for each edge of the box.
   [[nodiscard]] int attachment(const std::vector<edge>& edges,
-                               const edge& one,
+                               const edge& link,
                                std::size_t gpu) const {
     std::vector<const edge*> here;
     for (const edge& each : edges) {
@@ -242,7 +242,7 @@ class picture {
       return a_left ? a->lane < b->lane : a->lane > b->lane;
     });
     const auto place = std::find_if(here.begin(), here.end(), [&](const edge* each) {
-      return each->from == one.from && each->to == one.to;
+      return each->from == link.from && each->to == link.to;
     });
     const auto index = static_cast<int>(place - here.begin());
     const auto count = static_cast<int>(here.size());
@@ -274,16 +274,16 @@ class picture {
 
   /// The middle of the line, or the nearest place where no vertical part of another line passes.
   [[nodiscard]] int label_place(const std::vector<edge>& edges,
-                                const edge& one,
+                                const edge& link,
                                 double half) const {
-    const int a = attachment(edges, one, one.from);
-    const int b = attachment(edges, one, one.to);
+    const int a = attachment(edges, link, link.from);
+    const int b = attachment(edges, link, link.to);
     const auto is_free = [&](int x) {
       return std::none_of(edges.begin(), edges.end(), [&](const edge& other) {
         const auto passes = [&](std::size_t gpu) {
           return std::abs(attachment(edges, other, gpu) - x) < half;
         };
-        return other.lane > one.lane && (passes(other.from) || passes(other.to));
+        return other.lane > link.lane && (passes(other.from) || passes(other.to));
       });
     };
     constexpr int step = 8;

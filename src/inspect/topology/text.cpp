@@ -146,11 +146,11 @@ std::string path_text(const pair_facts& pair) {
   return pair.pcie_distance.empty() ? "?" : base::shortened(base::printable(pair.pcie_distance), 4);
 }
 
-std::string peer_cell(const facts& facts, std::size_t from, std::size_t to) {
-  if (from == to) {
+std::string peer_cell(const facts& facts, std::size_t row, std::size_t column) {
+  if (row == column) {
     return ".";
   }
-  const pair_facts* pair = pair_of(facts, from, to);
+  const pair_facts* pair = pair_of(facts, row, column);
   if (pair == nullptr) {
     return "?";
   }
@@ -208,9 +208,9 @@ std::string cell_legend(const facts& facts) {
   if (any([&](const pair_facts& each) { return !shown(each); })) {
     add("(X)  no peer access");
   }
-  const auto unknown = [&](std::size_t from, std::size_t to) {
-    const pair_facts* pair = from == to ? nullptr : pair_of(facts, from, to);
-    return from != to && (pair == nullptr || path_text(*pair) == "?");
+  const auto unknown = [&](std::size_t row, std::size_t column) {
+    const pair_facts* pair = row == column ? nullptr : pair_of(facts, row, column);
+    return row != column && (pair == nullptr || path_text(*pair) == "?");
   };
   for (std::size_t at = 0; at < facts.gpus.size() * facts.gpus.size(); ++at) {
     if (unknown(at / facts.gpus.size(), at % facts.gpus.size())) {
@@ -223,16 +223,16 @@ std::string cell_legend(const facts& facts) {
 
 std::string peers(const facts& facts) {
   const std::size_t count = facts.gpus.size();
-  std::string text = matrix("Peers (row uses memory of column)", count, [&](auto from, auto to) {
-    return peer_cell(facts, from, to);
+  std::string text = matrix("Peers (row uses memory of column)", count, [&](auto row, auto column) {
+    return peer_cell(facts, row, column);
   });
   text += link_legend(facts);
   text += cell_legend(facts);
   const auto known = [](const pair_facts& each) { return !each.pcie_distance.empty(); };
   if (has_links(facts) && std::any_of(facts.pairs.begin(), facts.pairs.end(), known)) {
-    text += matrix("PCIe distance", count, [&](auto from, auto to) {
-      const pair_facts* pair = pair_of(facts, from, to);
-      return from == to        ? "."
+    text += matrix("PCIe distance", count, [&](auto row, auto column) {
+      const pair_facts* pair = pair_of(facts, row, column);
+      return row == column     ? "."
              : pair == nullptr ? "?"
                                : base::shortened(base::printable(pair->pcie_distance), 4);
     });
@@ -267,15 +267,17 @@ std::string measurements(const topology& topology) {
     return {};
   }
   const std::size_t count = topology.machine.gpus.size();
-  std::string text = matrix("Measured, GB/s (row reads column)", count, [&](auto from, auto to) {
-    return rate_cell(measured_of(topology, from, to));
+  std::string text = matrix("Measured, GB/s (row reads column)", count, [&](auto row, auto column) {
+    return rate_cell(measured_of(topology, row, column));
   });
-  text += matrix("Measured, ns of a small copy (row reads column)", count, [&](auto from, auto to) {
-    return latency_cell(measured_of(topology, from, to));
-  });
-  text += matrix("Measured, us of a first mapping (row maps memory of column)",
-                 count,
-                 [&](auto from, auto to) { return mapping_cell(measured_of(topology, from, to)); });
+  text +=
+      matrix("Measured, ns of a small copy (row reads column)", count, [&](auto row, auto column) {
+        return latency_cell(measured_of(topology, row, column));
+      });
+  text += matrix(
+      "Measured, us of a first mapping (row maps memory of column)",
+      count,
+      [&](auto row, auto column) { return mapping_cell(measured_of(topology, row, column)); });
   std::set<std::string> problems;
   for (const measured_pair& each : topology.measured) {
     if (!each.problem.empty()) {

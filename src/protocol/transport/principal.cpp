@@ -127,8 +127,8 @@ bool has_one_pid(std::string_view status) {
 }
 
 /// 0: the kernel does not say.
-ino_t namespace_of(int pidfd, unsigned long which) {
-  const base::unique_fd found(::ioctl(pidfd, which, 0));
+ino_t namespace_of(int pidfd, unsigned long request) {
+  const base::unique_fd found(::ioctl(pidfd, request, 0));
   struct stat info {};
   return found && ::fstat(found.get(), &info) == 0 ? info.st_ino : 0;
 }

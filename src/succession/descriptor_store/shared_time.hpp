@@ -10,7 +10,7 @@ namespace gpushm::keeper {
 class shared_time {
  public:
   using clock = std::chrono::steady_clock;
-  void set(clock::time_point at) noexcept { since_start_ = at.time_since_epoch().count(); }
+  void set(clock::time_point time) noexcept { since_start_ = time.time_since_epoch().count(); }
   void reset() noexcept { since_start_ = 0; }
   explicit operator bool() const noexcept { return since_start_ != 0; }
   [[nodiscard]] clock::time_point get() const noexcept {

@@ -447,14 +447,14 @@ class journal::impl {
   /// Calls `use(offset, bytes)` for the one or two pieces of the file; stops when one returns
   /// false.
   template <typename Use>
-  bool for_pieces(std::uint64_t from, std::uint64_t to, Use&& use) const {
-    while (from < to) {
-      const std::uint64_t offset = offset_of(from, ring_);
-      const std::uint64_t size_bytes = std::min(to - from, log_offset + ring_ - offset);
+  bool for_pieces(std::uint64_t begin, std::uint64_t end, Use&& use) const {
+    while (begin < end) {
+      const std::uint64_t offset = offset_of(begin, ring_);
+      const std::uint64_t size_bytes = std::min(end - begin, log_offset + ring_ - offset);
       if (!use(static_cast<off_t>(offset), static_cast<off_t>(size_bytes))) {
         return false;
       }
-      from += size_bytes;
+      begin += size_bytes;
     }
     return true;
   }
@@ -482,8 +482,8 @@ class journal::impl {
   }
 
   /// Of whole pages. Returns false if the kernel refuses it.
-  [[nodiscard]] bool free_pages(std::uint64_t from, std::uint64_t to) const noexcept {
-    return for_pieces(from, to, [this](off_t offset, off_t size_bytes) {
+  [[nodiscard]] bool free_pages(std::uint64_t begin, std::uint64_t end) const noexcept {
+    return for_pieces(begin, end, [this](off_t offset, off_t size_bytes) {
       constexpr int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
       return base::retry([&] { return ::fallocate(file_.get(), mode, offset, size_bytes); }) == 0;
     });

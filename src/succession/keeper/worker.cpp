@@ -171,8 +171,8 @@ class worker {
 
   [[nodiscard]] int next_timeout() const {
     std::optional<clock::time_point> next;
-    const auto consider_time = [&](clock::time_point at) {
-      next = std::min(at, next.value_or(at));
+    const auto consider_time = [&](clock::time_point time) {
+      next = std::min(time, next.value_or(time));
     };
     const auto consider = [&](const shared_time& time) {
       if (time) {

@@ -253,21 +253,21 @@ class writer {
               "start the broker without it; its clients connect again");
 }
 
-std::vector<std::byte> bytes(const fbs::Vector<std::uint8_t>* from) {
-  std::vector<std::byte> result(from == nullptr ? 0 : from->size());
+std::vector<std::byte> bytes(const fbs::Vector<std::uint8_t>* vector) {
+  std::vector<std::byte> result(vector == nullptr ? 0 : vector->size());
   if (!result.empty()) {
-    std::memcpy(result.data(), from->data(), result.size());
+    std::memcpy(result.data(), vector->data(), result.size());
   }
   return result;
 }
 
 template <typename Number>
-std::vector<Number> list(const fbs::Vector<Number>* from) {
-  std::vector<Number> result(from == nullptr ? 0 : from->size());
+std::vector<Number> list(const fbs::Vector<Number>* vector) {
+  std::vector<Number> result(vector == nullptr ? 0 : vector->size());
   // The verifier checks the alignment of the list's length, not of its elements.
   static_assert(std::endian::native == std::endian::little);
   if (!result.empty()) {
-    std::memcpy(result.data(), from->Data(), result.size() * sizeof(Number));
+    std::memcpy(result.data(), vector->Data(), result.size() * sizeof(Number));
   }
   return result;
 }
@@ -282,13 +282,13 @@ Enum enumerator(std::uint8_t stored_as, Enum last) {
 
 /// Missing: zeros.
 template <std::size_t Size>
-std::array<std::uint8_t, Size> array(const fbs::Vector<std::uint8_t>* from) {
+std::array<std::uint8_t, Size> array(const fbs::Vector<std::uint8_t>* vector) {
   std::array<std::uint8_t, Size> result{};
-  if (from != nullptr) {
-    if (from->size() != Size) {
+  if (vector != nullptr) {
+    if (vector->size() != Size) {
       throw_damaged("a wrong length");
     }
-    std::copy(from->begin(), from->end(), result.begin());
+    std::copy(vector->begin(), vector->end(), result.begin());
   }
   return result;
 }
@@ -297,15 +297,15 @@ std::optional<core::time_point> optional_time(bool has, std::int64_t stored_as) 
   return has ? std::optional(time_of(stored_as)) : std::nullopt;
 }
 
-core::peer peer(const fb::Peer* from) {
-  if (from == nullptr) {
+core::peer peer(const fb::Peer* table) {
+  if (table == nullptr) {
     return {};
   }
-  return {from->pid(),
-          from->uid(),
-          from->uid_known(),
-          {fbs::GetString(from->principal()), from->vouched_for()},
-          from->is_foreign()};
+  return {table->pid(),
+          table->uid(),
+          table->uid_known(),
+          {fbs::GetString(table->principal()), table->vouched_for()},
+          table->is_foreign()};
 }
 
 core::saved_open open(const fb::Open& v) {

@@ -55,17 +55,17 @@ bool is_in_set(std::u32string_view set, char32_t value) {
   return false;
 }
 
-/// Where the pattern continues if its item at `at`, which is not `*`, matches the character;
+/// Where the pattern continues if its item at `position`, which is not `*`, matches the character;
 /// nullopt if it does not.
 std::optional<std::size_t> behind_item(std::u32string_view pattern,
-                                       std::size_t at,
+                                       std::size_t position,
                                        char32_t value) {
-  if (pattern[at] == U'?') {
-    return at + 1;
+  if (pattern[position] == U'?') {
+    return position + 1;
   }
-  if (pattern[at] == U'[') {
-    const bool is_negated = at + 1 < pattern.size() && pattern[at + 1] == U'!';
-    const std::size_t first = at + (is_negated ? 2 : 1);
+  if (pattern[position] == U'[') {
+    const bool is_negated = position + 1 < pattern.size() && pattern[position + 1] == U'!';
+    const std::size_t first = position + (is_negated ? 2 : 1);
     // The set may begin with "]".
     const std::size_t end = pattern.find(U']', first + 1);
     if (end != std::u32string_view::npos) {
@@ -73,7 +73,7 @@ std::optional<std::size_t> behind_item(std::u32string_view pattern,
       return is_in != is_negated ? std::optional(end + 1) : std::nullopt;
     }
   }
-  return pattern[at] == value ? std::optional(at + 1) : std::nullopt;
+  return pattern[position] == value ? std::optional(position + 1) : std::nullopt;
 }
 
 bool matches(std::u32string_view pattern, std::u32string_view name) {

@@ -25,8 +25,8 @@ struct strided_source {
     /// The number of the range that has this index of the slice.
     [[nodiscard]] std::size_t range_of(std::uint64_t index) const {
       const auto behind = std::upper_bound(
-          ranges.begin(), ranges.end(), index, [](std::uint64_t wanted, const range& each) {
-            return wanted < each.first;
+          ranges.begin(), ranges.end(), index, [](std::uint64_t position, const range& each) {
+            return position < each.first;
           });
       return static_cast<std::size_t>(behind - ranges.begin()) - 1;
     }

@@ -53,8 +53,8 @@ base::guarded_fd open_direct(const model_file& file) {
   if (result) {
     struct stat first {};
     struct stat second {};
-    const auto look = [&](int at, struct stat& into) {
-      base::checked(operation, file.path, "fstat", [&] { return ::fstat(at, &into); });
+    const auto look = [&](int descriptor, struct stat& into) {
+      base::checked(operation, file.path, "fstat", [&] { return ::fstat(descriptor, &into); });
     };
     look(file.file.get(), first);
     look(result.get(), second);

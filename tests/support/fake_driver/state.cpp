@@ -183,9 +183,9 @@ std::size_t driver_state::index_of(std::string_view uuid) const {
 }
 
 cuda::CUdevice driver_state::device_of(std::size_t gpu) const {
-  const auto found = std::find(enumerated.begin(), enumerated.end(), gpu);
-  return found == enumerated.end() ? cuda::device_invalid
-                                   : static_cast<cuda::CUdevice>(found - enumerated.begin());
+  const auto result = std::find(enumerated.begin(), enumerated.end(), gpu);
+  return result == enumerated.end() ? cuda::device_invalid
+                                    : static_cast<cuda::CUdevice>(result - enumerated.begin());
 }
 
 std::size_t driver_state::gpu_of(cuda::CUdevice device) const {

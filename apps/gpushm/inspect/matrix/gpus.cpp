@@ -43,8 +43,9 @@ std::vector<gpu> gpus_of(const inspect::driver_view& view) {
   return gpus;
 }
 
-std::vector<gpu> choose_gpus(const std::vector<gpu>& gpus, const std::vector<std::string>& wanted) {
-  if (wanted.empty()) {
+std::vector<gpu> choose_gpus(const std::vector<gpu>& gpus,
+                             const std::vector<std::string>& selection) {
+  if (selection.empty()) {
     return {gpus.begin(),
             gpus.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(gpus.size(), 2))};
   }
@@ -59,7 +60,7 @@ std::vector<gpu> choose_gpus(const std::vector<gpu>& gpus, const std::vector<std
     candidate.name = each.name;
   }
   std::vector<gpu> chosen;
-  for (const std::string& text : wanted) {
+  for (const std::string& text : selection) {
     const std::string uuid = driver::find_device(text, candidates).id.uuid;
     const auto is_it = [&](const gpu& each) { return each.uuid == uuid; };
     if (std::any_of(chosen.begin(), chosen.end(), is_it)) {

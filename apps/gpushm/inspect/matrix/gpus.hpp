@@ -22,9 +22,9 @@ struct gpu {
 /// The whole GPUs of a view in CUDA's order; omits those with an unknown device node.
 [[nodiscard]] std::vector<gpu> gpus_of(const inspect::driver_view& view);
 
-/// Returns the GPUs that `wanted` names, in that order; the first two if it is empty. Throws
+/// Returns the GPUs that `selection` names, in that order; the first two if it is empty. Throws
 /// `error`: device_not_found, invalid_argument (the same GPU twice).
 [[nodiscard]] std::vector<gpu> choose_gpus(const std::vector<gpu>& gpus,
-                                           const std::vector<std::string>& wanted);
+                                           const std::vector<std::string>& selection);
 
 }  // namespace gpushm::cli::matrix

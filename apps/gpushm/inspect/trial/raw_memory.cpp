@@ -96,8 +96,8 @@ void bytes_of(std::string_view text, std::span<char> bytes) {
     throw error(
         errc::protocol_error, "open", "handle", "it is not hexadecimal, or has another size");
   }
-  const auto digit = [&](std::size_t at) {
-    return text[at] <= '9' ? text[at] - '0' : text[at] - 'a' + 10;
+  const auto digit = [&](std::size_t index) {
+    return text[index] <= '9' ? text[index] - '0' : text[index] - 'a' + 10;
   };
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<char>(digit(2 * i) * 16 + digit(2 * i + 1));

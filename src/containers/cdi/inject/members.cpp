@@ -7,11 +7,11 @@ namespace gpushm::cdi {
 
 namespace {
 
-[[noreturn]] void refuse(std::string_view path, std::string_view wanted) {
+[[noreturn]] void refuse(std::string_view path, std::string_view expected) {
   std::string cause = "its member \"";
   cause += path;
   cause += "\" is not ";
-  cause += wanted;
+  cause += expected;
   throw error(errc::invalid_argument, "edit config", {}, cause);
 }
 

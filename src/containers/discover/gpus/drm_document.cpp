@@ -77,10 +77,10 @@ std::vector<drm_gpu> select_gpus(const std::vector<drm_gpu>& merged,
 
 /// Adds the nodes and groups, without the hooks.
 void merge(cdi::edits& merged, const cdi::edits& edits) {
-  const auto add = [](auto& to, const auto& from) {
-    for (const auto& each : from) {
-      if (std::find(to.begin(), to.end(), each) == to.end()) {
-        to.push_back(each);
+  const auto add = [](auto& target, const auto& added) {
+    for (const auto& each : added) {
+      if (std::find(target.begin(), target.end(), each) == target.end()) {
+        target.push_back(each);
       }
     }
   };

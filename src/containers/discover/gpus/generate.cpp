@@ -62,10 +62,10 @@ std::string name_of_instance(name_strategy strategy, const gpu_entry& gpu, const
 }
 
 template <typename Value>
-void add_new(std::vector<Value>& to, const std::vector<Value>& from) {
-  for (const Value& each : from) {
-    if (std::find(to.begin(), to.end(), each) == to.end()) {
-      to.push_back(each);
+void add_new(std::vector<Value>& values, const std::vector<Value>& added) {
+  for (const Value& each : added) {
+    if (std::find(values.begin(), values.end(), each) == values.end()) {
+      values.push_back(each);
     }
   }
 }

@@ -95,13 +95,13 @@ class search {
     }
   }
 
-  void descend(std::size_t from, const state& now) {
+  void descend(std::size_t first, const state& now) {
     const std::size_t missing = taken_.size() + count_ - members_.size();
     if (missing == 0) {
       consider(now);
       return;
     }
-    for (std::size_t i = from; i + missing <= candidates_.size(); ++i) {
+    for (std::size_t i = first; i + missing <= candidates_.size(); ++i) {
       const std::size_t next = candidates_[i];
       state more{now.inside, now.with_all + with_all_[next]};
       for (const std::size_t member : members_) {

@@ -148,8 +148,8 @@ class manager::loop {
   void apply(const resources& target, clock::time_point now) {
     std::vector<std::unique_ptr<served_resource>> next;
     for (const auto& each : target) {
-      const auto old = std::find_if(served_.begin(), served_.end(), [&](const auto& one) {
-        return one != nullptr && one->name() == each->name();
+      const auto old = std::find_if(served_.begin(), served_.end(), [&](const auto& resource) {
+        return resource != nullptr && resource->name() == each->name();
       });
       if (old == served_.end()) {
         next.push_back(std::make_unique<served_resource>(each, options_, wake_, now));

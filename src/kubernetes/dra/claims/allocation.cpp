@@ -18,8 +18,9 @@ constexpr std::string_view prefix = "claim-";
 constexpr const char* operation = "prepare claim";
 constexpr std::size_t max_label_bytes = 63;
 
-bool is_label_character(char each) {
-  return (each >= 'a' && each <= 'z') || (each >= '0' && each <= '9') || each == '-';
+bool is_label_character(char character) {
+  return (character >= 'a' && character <= 'z') || (character >= '0' && character <= '9') ||
+         character == '-';
 }
 
 /// Safe as a path component: cannot refer to another directory.

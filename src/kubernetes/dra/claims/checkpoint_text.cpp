@@ -40,11 +40,12 @@ nlohmann::json to_json(const prepared_claim& claim) {
           {"devices", std::move(devices)}};
 }
 
-prepared_claim claim_from_json(const std::string& uid, const nlohmann::json& from) {
+prepared_claim claim_from_json(const std::string& uid, const nlohmann::json& document) {
   prepared_claim claim;
-  claim.claim = {from.at("namespace").get<std::string>(), from.at("name").get<std::string>(), uid};
-  claim.domain = from.at("domain").get<std::string>();
-  for (const nlohmann::json& each : from.at("devices")) {
+  claim.claim = {
+      document.at("namespace").get<std::string>(), document.at("name").get<std::string>(), uid};
+  claim.domain = document.at("domain").get<std::string>();
+  for (const nlohmann::json& each : document.at("devices")) {
     prepared_device device;
     device.requests = each.at("requests").get<std::vector<std::string>>();
     device.pool = each.at("pool").get<std::string>();

@@ -63,9 +63,9 @@ class resource_api {
   void invalidate();
   /// Queries now: whether a version is common. A cluster without DRA serves none.
   [[nodiscard]] bool is_served();
-  /// "/apis/resource.k8s.io/v1" + `rest`.
-  [[nodiscard]] std::string path(const std::string& rest) {
-    return "/apis/resource.k8s.io/" + version() + rest;
+  /// "/apis/resource.k8s.io/v1" + `suffix`.
+  [[nodiscard]] std::string path(const std::string& suffix) {
+    return "/apis/resource.k8s.io/" + version() + suffix;
   }
 
  private:

@@ -47,13 +47,13 @@ nlohmann::json plain(nlohmann::json slice) {
   return slice;
 }
 
-/// Empty, or the path of the first difference at or below `at`.
+/// Empty, or the path of the first difference at or below `path`.
 std::optional<std::string> first_difference(const nlohmann::json& stored,
                                             const nlohmann::json& expected,
-                                            const std::string& at) {
+                                            const std::string& path) {
   if (expected.is_object() && stored.is_object()) {
     for (const auto& [key, value] : expected.items()) {
-      std::string below = at;
+      std::string below = path;
       if (!below.empty()) {
         below += '.';
       }
@@ -70,14 +70,14 @@ std::optional<std::string> first_difference(const nlohmann::json& stored,
   }
   if (expected.is_array() && stored.is_array() && expected.size() == stored.size()) {
     for (std::size_t index = 0; index < expected.size(); ++index) {
-      if (auto other =
-              first_difference(stored[index], expected[index], fmt::format("{}[{}]", at, index))) {
+      if (auto other = first_difference(
+              stored[index], expected[index], fmt::format("{}[{}]", path, index))) {
         return other;
       }
     }
     return std::nullopt;
   }
-  return stored == expected ? std::nullopt : std::optional(at.empty() ? "." : at);
+  return stored == expected ? std::nullopt : std::optional(path.empty() ? "." : path);
 }
 
 }  // namespace
