@@ -59,7 +59,7 @@ class item_source : public std::enable_shared_from_this<item_source> {
   channel_consumer consumer_;
   std::mutex mutex_;
   std::set<std::uint64_t> held_;  ///< numbers of items that are memory
-  std::uint32_t slots_seen_ = 0;  ///< the channel has at least so many
+  std::uint32_t slots_seen_ = 0;  ///< the channel has at least this number
 };
 
 }  // namespace gpushm::gstreamer

@@ -23,7 +23,7 @@ struct sink_settings {
   std::string socket;
   std::uint32_t slots = 4;
   std::uint64_t slot_bytes = 0;  ///< 0: of the caps, or of the first buffer
-  std::uint32_t consumers = 0;   ///< the first buffer waits for so many
+  std::uint32_t consumers = 0;   ///< the first buffer waits for this number
   std::chrono::milliseconds acquire_timeout{10'000};
 };
 

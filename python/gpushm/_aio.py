@@ -126,7 +126,7 @@ class _Wait(Generic[_Result]):
             self._give_up(result, failure)
 
     def abandon(self) -> None:
-        """Nothing waits for the future any more."""
+        """Ends the watch: the future is no longer awaited."""
         self.stop.request()
         self._is_abandoned = True
         if self.future.done():

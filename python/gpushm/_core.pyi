@@ -788,7 +788,7 @@ class Item:
 
     def release(self, *, stream: object = None, cpu: bool = False) -> None:
         """
-        The item will not be read any more: when the stream that it was taken for (or ``stream``) has
+        Releases the item: when the stream that it was taken for (or ``stream``) has
         done what it was given before; now, if it was taken without one, or with ``cpu=True``
         (synchronise the stream first).
 
@@ -819,7 +819,7 @@ class Producer:
 
     def acquire(self, timeout: float | None = 30.0, *, stream: object = None, stop: Stop | None = None) -> Slot:
         """
-        A slot that nobody uses any more; with ``stream``: one that this stream fills, which waits until
+        A free slot; with ``stream``: one that this stream fills, which waits until
         nobody uses it. Several may be acquired at once. Blocks at most ``timeout`` seconds.
         Raises gpushm.TimedOutError, CancelledError.
         """

@@ -678,7 +678,7 @@ void register_item(nb::module_& module) {
            nb::arg("stream").none() = nb::none(),
            nb::arg("cpu") = false,
            nb::sig("def release(self, *, stream: object = None, cpu: bool = False) -> None"),
-           "The item will not be read any more: when the stream that it was taken for (or "
+           "Releases the item: when the stream that it was taken for (or "
            "``stream``) has\n"
            "done what it was given before; now, if it was taken without one, or with ``cpu=True``\n"
            "(synchronise the stream first).\n\n"
@@ -727,7 +727,7 @@ void register_channel(nb::module_& module) {
           nb::sig("def acquire(self, timeout: float | None = 30.0, *, stream: object = None, stop: "
                   "Stop | None = "
                   "None) -> Slot"),
-          "A slot that nobody uses any more; with ``stream``: one that this stream fills, which "
+          "A free slot; with ``stream``: one that this stream fills, which "
           "waits until\n"
           "nobody uses it. Several may be acquired at once. Blocks at most ``timeout`` seconds.\n"
           "Raises gpushm.TimedOutError, CancelledError.")

@@ -19,7 +19,7 @@ void make_stream_wait(const array& view, void* stream);
 std::unique_ptr<dl::managed_tensor_versioned, void (*)(dl::managed_tensor_versioned*)>
 export_versioned(const array& view, bool copied);
 
-/// Takes over a tensor of another library, and releases it when nothing uses the array any more.
+/// Takes over a tensor of another library, and releases it when the array is no longer in use.
 /// Raises BufferError for what gpushm cannot represent; the tensor is released then, too.
 array import_versioned(dl::managed_tensor_versioned* tensor);
 

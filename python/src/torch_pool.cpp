@@ -112,7 +112,7 @@ class driver {
 
 /// Waits until the GPU has done what all its streams were given: memory of a pool may be in use on
 /// any of them when PyTorch returns it, and unmapping does not wait as cudaFree does. A failure (no
-/// context any more, a lost GPU) has nothing to wait for.
+/// context left, a lost GPU) has nothing to wait for.
 void synchronize(int ordinal) {
   const driver cuda;
   int device = 0;

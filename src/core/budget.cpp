@@ -85,7 +85,7 @@ constexpr bool is_quota(resource resource) {
   return resource == resource::host_bytes || resource == resource::gpu_bytes;
 }
 
-/// So many that the equal part of each is nothing: each only leaves something for the next one.
+/// From this number on the equal part of each is 0: each only leaves something for the next one.
 constexpr std::uint64_t any_number = std::uint64_t{1} << 48U;
 
 /// What a node has of a resource, and one of those that share it.

@@ -43,7 +43,7 @@ static void end_registration(int fd) {
   const size_t index = (size_t)(fd - atomic_load(&first_number));
   struct gpushm_descriptor* const ended = atomic_exchange(&registrations[index], NULL);
   if (ended != NULL) {
-    ipc_log("close: descriptor %d is not registered any more", fd);
+    ipc_log("close: descriptor %d is no longer registered", fd);
     ipc_unregister(ended);
   }
 }

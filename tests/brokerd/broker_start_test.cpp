@@ -86,7 +86,7 @@ class killed_at_start : public testing::Test {
     }
     return broker;
   }
-  /// Kills the broker that starts after so many system calls and instructions. Returns how many
+  /// Kills a starting broker after a number of system calls and instructions. Returns how many
   /// stops at system calls there were until it served or was killed.
   std::uint64_t kill_while_it_starts(std::uint64_t stops, std::uint64_t steps) {
     const pid_t broker = next_broker();

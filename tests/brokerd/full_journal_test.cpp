@@ -442,7 +442,7 @@ TEST_F(journaled_broker, records_the_names_of_an_open_many_once) {
   EXPECT_EQ(after.sequence, before.sequence);
 }
 
-// The end of a session with so many opens that wait changes more objects than a turn does.
+// The end of a session with many waiting opens changes more objects than a turn does.
 TEST_F(journaled_broker, is_continued_after_too_many_changes_to_record_each) {
   auto exporter = gpushm_testing::patient_client(socket_);
   auto kept = exporter.create("kept", {.size_bytes = 4096, .device = "host"});

@@ -105,7 +105,7 @@ class replay {
         if (whose == "consumer") {
           consumers_.at(a)->is_ending = true;
         }
-        return;  // what the dead stop doing is not in the run any more
+        return;  // the run no longer has actions of dead processes
       }
       if (whose == "consumer") {
         end_consumer(a);

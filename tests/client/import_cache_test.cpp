@@ -213,7 +213,7 @@ TEST_F(caching, mappings_in_use_outlive_client) {
   user.reset();
   EXPECT_EQ(written_in(used), generation);
   used.reset();
-  EXPECT_EQ(chunk_mappings(), 0U) << "removals would not be reported any more";
+  EXPECT_EQ(chunk_mappings(), 0U) << "removals would no longer be reported";
   EXPECT_TRUE(leases_become("w", 0));
   EXPECT_TRUE(leases_become("unused", 0));
 }
@@ -505,7 +505,7 @@ TEST_F(caching, removed_segment_stays_while_used) {
   EXPECT_EQ(chunk_mappings(), 1U);
   EXPECT_EQ(chunk_descriptors(), 1U) << "it may fetch chunks";
   second.reset();
-  EXPECT_EQ(chunk_mappings(), 0U) << "it cannot be opened any more";
+  EXPECT_EQ(chunk_mappings(), 0U) << "it can no longer be opened";
   EXPECT_TRUE(eventually([] { return chunk_descriptors() == 0; }, 4s));
   EXPECT_EQ(user.cache_stats().kept_entries, 0U);
 }

@@ -127,7 +127,7 @@ TEST_F(moved_names, are_found_no_longer_and_leave_the_mapping_to_its_users) {
   cache_->release(first);
   EXPECT_EQ(cache_->stats().kept_entries, 1U);
   cache_->release(second);
-  EXPECT_EQ(cache_->stats().kept_entries, 1U) << "no name refers to the second one any more";
+  EXPECT_EQ(cache_->stats().kept_entries, 1U) << "no name refers to the second one now";
   EXPECT_EQ(found("w/prod"), 5U);
 }
 

@@ -725,7 +725,7 @@ TEST_F(channel_cli_on_gpu, items_are_copied_and_checked) {
   end(each, 0);
   EXPECT_TRUE(whole_file(out) == bytes);
   auto late = sub({"--timeout", "10ms", "--connect-timeout", "30s"});
-  end(late, 1);  // no producer any more
+  end(late, 1);  // the producer has ended
   EXPECT_EQ(channel().at("device").at("kind"), "gpu");
 }
 

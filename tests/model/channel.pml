@@ -209,7 +209,7 @@ byte released_before;          // the event that consumer 0 has recorded behind 
 #endif
 
 // Consumers must have finished with items up to this one before the slot is rewritten. `floor` is for slots of the dead producer
-// that have no good item any more.
+// that have no good item left.
 #define OLD(x) (item[x] == 0 -> floor[x] : item[x])
 
 #if FAULT == OLDEST_BY_ROW

@@ -436,7 +436,7 @@ TEST_F(files_of_a_loaded_model, keep_it_if_the_load_fails) {
   rename_over(path, content_of(2));
   load_options how = with_replace();
   how.report = [](const load_progress& far) {
-    if (far.is_here) {  // it does not compare any more
+    if (far.is_here) {  // it no longer compares
       throw std::runtime_error("of the caller");
     }
   };

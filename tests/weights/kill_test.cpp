@@ -232,7 +232,7 @@ class killed_at_random : public testing::TestWithParam<where> {
         << participant->process.output().all_output();
     participants.erase(participant);
   }
-  /// Of this name, of the broker and its keeper. Reaps those that have no other parent any more.
+  /// Of this name, of the broker and its keeper. Reaps those that have lost their parents.
   [[nodiscard]] std::vector<pid_t> processes(const std::string& program) {
     std::vector<pid_t> result = gpushm_testing::descendants_of(::getpid());
     std::erase_if(result, [&](pid_t each) {

@@ -58,7 +58,7 @@ int run_lost_gpu(const lost_gpu_arguments& arguments) {
   if (arguments.json) {
     print_json(json{{"lost", arguments.uuid}});
   } else {
-    print_line("lost \"" + arguments.uuid + "\": no segment has memory on it any more");
+    print_line("lost \"" + arguments.uuid + "\": no segment has memory on it now");
   }
   return exit_ok;
 }

@@ -244,7 +244,7 @@ bool is_idle(const broker& running) {
   return now.connections <= 1 && now.ending_connections == 0 && now.segments == 0;
 }
 
-/// Whether the broker is still idle when no client can connect to it any more.
+/// Whether the broker is still idle when clients can no longer connect to it.
 bool leaves(const broker& running, const std::string& socket) {
   const std::string hidden = socket + ".idle";
   std::error_code failed;

@@ -19,8 +19,8 @@ namespace {
 
 /// Between queries of sockets whose peers have not read: no event reports that.
 constexpr std::chrono::milliseconds period{100};
-/// So many are queried at once, which takes less than a millisecond although some are closed then:
-/// a flood of connections leaves a thousand.
+/// The number that is queried at once, which takes less than a millisecond although some are closed
+/// then: a flood of connections leaves a thousand.
 constexpr int queried_at_once = 64;
 /// Until the next ones of them are.
 constexpr std::chrono::milliseconds pause{2};

@@ -64,8 +64,8 @@ class effect_sink {
 
   /// Some subscribers have not got all events.
   [[nodiscard]] bool has_events() const noexcept { return !unsent_.empty(); }
-  /// Those of so many changes that no request should cause more before some of them are queued:
-  /// its own would wait behind those of all other sessions.
+  /// The events of a number of changes from which on no request should cause more before some of
+  /// them are queued: its own would wait behind those of all other sessions.
   [[nodiscard]] bool has_many_events() const noexcept { return unsent_.size() >= many_changes; }
   /// Queues some of those events.
   void send_events() noexcept;

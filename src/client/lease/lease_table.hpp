@@ -113,7 +113,7 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   // ---- mappings ----
 
   /// Finds the result of `open(name, device, access)` and counts one more user; null if it is not
-  /// in the table, not valid any more, or of another size than expected (0: any). The result owns
+  /// in the table, no longer valid, or of another size than expected (0: any). The result owns
   /// nothing: it is valid until `release`. Counts a hit or a miss, also for the broker. No system
   /// call.
   [[nodiscard]] std::shared_ptr<mapping> find(std::string_view name,

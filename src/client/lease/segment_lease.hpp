@@ -124,7 +124,7 @@ class segment_lease {
     std::uint32_t moves;  ///< of the lease before
   };
   /// Moves the lease to the connection `successor`, which receives the broker's questions from now
-  /// on. Returns former places, which no thread reads any more, to be destroyed without a lock: a
+  /// on. Returns previous places, which threads no longer read, to be destroyed without a lock: a
   /// connection waits for its threads. Called with the table's lock held.
   [[nodiscard]] std::list<place> move_to(std::shared_ptr<connection> successor);
   /// Number of connections that it keeps; after a move, more than one only while other threads read
@@ -155,7 +155,7 @@ class segment_lease {
     held_descriptors::part held = {};
   };
   /// Starts to keep chunks, for `finish_keeping`; nothing if this process cannot hand the segment
-  /// back, already keeps them, or has no room for so many descriptors.
+  /// back, already keeps them, or has no room for the descriptors.
   [[nodiscard]] std::optional<kept_chunks> begin_keeping();
   void finish_keeping(kept_chunks chunks) noexcept;
   /// What to send, and the descriptors; nothing if this process cannot hand it back. They are valid

@@ -47,7 +47,7 @@ class send_queue {
   [[nodiscard]] bool pending() const;
   /// Clears the queue before the connection is closed, which makes it unnecessary.
   void clear() noexcept;
-  /// The socket is not used any more once this returns: as if its peer had closed it.
+  /// Ends the use of the socket before it returns, as if its peer had closed it.
   void close() noexcept;
 
  private:

@@ -9,8 +9,8 @@ namespace gpushm::domains {
 
 /// HMAC-SHA256 (RFC 2104, by libsodium) with the key in the file at `path`, which is created if it
 /// does not exist: 32 random bytes, mode 0600. Without the file, what earlier brokers have issued
-/// is not valid any more. Throws `error`: invalid_argument (it is not such a file, or another user
-/// can read it), system_error.
+/// is no longer valid. Throws `error`: invalid_argument (it is not such a file, or another user can
+/// read it), system_error.
 [[nodiscard]] broker_detail::authenticator authenticator_of(const std::string& path);
 
 }  // namespace gpushm::domains

@@ -82,8 +82,7 @@ class ordered_stores {
   [[nodiscard]] bool can_be_followed() const noexcept {
     return !is_pending() || last_->done.has_value() || last_stored_.is_flags;
   }
-  /// Waits until no stream has to store anything any more. Returns false if one may have at
-  /// `deadline`.
+  /// Waits until no stream has pending stores. Returns false if one may have at `deadline`.
   [[nodiscard]] bool wait(std::chrono::steady_clock::time_point deadline) noexcept;
 
  private:

@@ -25,7 +25,7 @@ class registered_page {
       : first_(first), bytes_(bytes), writable_(writable) {}
   registered_page(const registered_page&) = delete;
   registered_page& operator=(const registered_page&) = delete;
-  /// Precondition: no stream uses it any more.
+  /// Precondition: no stream still uses it.
   ~registered_page();
 
   /// The address of a word for `stream`. Registers the page if this is the first use, or the first

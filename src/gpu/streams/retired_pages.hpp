@@ -11,7 +11,7 @@
 
 namespace gpushm::streams {
 
-/// Pages that nobody uses any more. The end of a registration (cuMemHostUnregister) waits until all
+/// Pages that are no longer in use. The end of a registration (cuMemHostUnregister) waits until all
 /// streams of the process are idle: if one of them waits for a timeline that this thread is to
 /// signal, it would wait without end. So registrations end when no stream waits. Waits of graphs,
 /// which are not counted, must not be pending when the last timeline of a page is closed.

@@ -84,7 +84,7 @@ std::string cdi_remedy(const facts& facts, const cdi_facts& document) {
   }
   if (vendor.starts_with("k8s.") && is_of(document, "nvidia.com")) {
     return "restart the pod of NVIDIA's DRA driver on this node, which writes it; delete the file "
-           "of a claim that no pod uses any more";
+           "of a claim that no pod uses";
   }
   if (is_of(document, "nvidia.com")) {
     return "restart the pod of NVIDIA's container toolkit on this node (or nvidia-cdi-refresh), "

@@ -13,7 +13,7 @@ namespace gpushm::keeper {
 /// the guard of the next one.
 struct guarded_work {
   /// In a worker: returns the exit status of both, or nothing once `guard`, a pidfd of the guard,
-  /// is readable. Owns no descriptor any more when it returns nothing. Called once for each worker.
+  /// is readable. Owns no descriptor after it has returned nullopt. Called once for each worker.
   std::function<std::optional<int>(int guard)> run;
   /// In the guard, which has received one of `signals`; it then sends it on to the worker.
   std::function<void(int number)> note;

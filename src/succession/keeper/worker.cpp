@@ -289,7 +289,7 @@ class worker {
     }
   }
 
-  /// The program is ready: the predecessor is not needed any more.
+  /// The program is ready: the predecessor is no longer needed.
   void complete_takeover() {
     if (!report_ready(shared_.predecessor.get())) {
       log("the previous keeper has ended by itself");

@@ -197,8 +197,8 @@ bool descriptor_shelf::remove_journal(std::uint64_t sequence) noexcept {
   }
 }
 
-/// Returns false if there is no keeper any more. Its socket is then refused from then on; one of
-/// its two processes would have kept it.
+/// Returns false if the keeper has ended. Its socket is then refused from then on; one of its two
+/// processes would have kept it.
 bool descriptor_shelf::has_sent(const std::function<void()>& send) {
   try {
     send();

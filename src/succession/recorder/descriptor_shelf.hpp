@@ -99,8 +99,8 @@ class descriptor_shelf {
 
 /// Calls `attempt` again and again, until it returns or `gives_up` returns true after a failure:
 /// what the keeper has is not forgotten because the keeper was slow, or this process had no
-/// descriptor left. Blocks for as long. Returns, too, if there is no keeper any more. Logs the
-/// first failure.
+/// descriptor left. Blocks for as long. Also returns if the keeper has ended. Logs the first
+/// failure.
 void retry_with_keeper(const std::function<void()>& attempt,
                        const std::function<bool()>& gives_up) noexcept;
 

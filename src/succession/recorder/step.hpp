@@ -14,7 +14,7 @@ enum class step_kind : std::uint8_t {
   open_rest = 1,      ///< the next names of its open_many
   replies = 2,        ///< packets to it
   end = 3,            ///< its end, or what its last packets ask for
-  fence = 4,          ///< what its end has left, once it cannot write any more
+  fence = 4,          ///< what its end has left, once it can no longer write
   work = 5,           ///< of the domain
   deadlines = 6,      ///< of the domain
   accept = 7,         ///< of connections, which are no sessions yet: of the domain
