@@ -35,7 +35,7 @@ using std::chrono::steady_clock;
 constexpr std::uint64_t frame_bytes = 3'840ULL * 2'160 * 3 / 2;  // a 4K image, NV12
 constexpr std::uint32_t frame_slots = 8;
 constexpr std::uint32_t item_slots = 64;
-/// Of the producer: one waits and signals while another one copies.
+/// The producer's largest number of streams: one waits and signals while another one copies.
 constexpr std::size_t most_streams = 3;
 constexpr int repetitions = 3;
 

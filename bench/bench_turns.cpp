@@ -50,7 +50,7 @@ const core::peer operator_peer{1, broker_uid, true};
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-/// Of all turns of a kind, in nanoseconds.
+/// The times of all turns of a kind, in nanoseconds.
 class turn_times {
  public:
   template <typename Turn>

@@ -65,7 +65,7 @@ void publisher::set_caps(const GstCaps* caps) {
   }
 }
 
-/// Of the default layout, to which frames with another one are converted.
+/// The size in the default layout, to which frames with another layout are converted.
 std::uint64_t publisher::bytes_of(GstBuffer* buffer) const {
   return video_ && gst_buffer_get_video_meta(buffer) != nullptr ? video_->size
                                                                 : gst_buffer_get_size(buffer);

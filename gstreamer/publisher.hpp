@@ -34,8 +34,8 @@ class publisher {
  public:
   explicit publisher(sink_settings settings) : settings_(std::move(settings)) {}
 
-  /// Of the buffers that follow. Throws `error`: message_too_large if they do not fit into an
-  /// item's metadata.
+  /// Sets the caps of the buffers that follow. Throws `error`: message_too_large if they do not fit
+  /// into an item's metadata.
   void set_caps(const GstCaps* caps);
 
   /// Creates the channel, unless it exists. Blocks for the broker, at most the timeout. Throws

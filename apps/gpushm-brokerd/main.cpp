@@ -50,7 +50,8 @@ gpushm::app::program_log& own_log(gpushm::log_level least = gpushm::log_level::i
   return log;
 }
 
-/// Of a subcommand, or a wrong command line: the kubelet puts what `check` prints into an event.
+/// Prints a line of a subcommand, or about a wrong command line. The kubelet puts the lines of
+/// `check` into an event.
 void print_line(std::string_view text) {
   std::fprintf(stderr, "gpushm-brokerd: %s\n", gpushm::base::printable(text).c_str());
 }

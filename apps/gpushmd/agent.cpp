@@ -41,7 +41,7 @@ constexpr std::chrono::seconds loop_interval{1};
 /// only a restart helps. A driver that does not respond is not a reason to restart; /readyz reports
 /// it.
 constexpr std::chrono::seconds loop_timeout{15};
-/// Of one report of a lost GPU, and so of the end of the agent meanwhile.
+/// Limits one report of a lost GPU, and so delays the end of the agent at most this long.
 constexpr std::chrono::seconds report_timeout{5};
 
 std::string host_name() {

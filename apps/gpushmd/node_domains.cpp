@@ -16,7 +16,7 @@ namespace {
 
 using gpushm::domains::reading;
 
-/// Of a call whose caller must not wait long: metrics, and checks.
+/// Limits calls whose callers must not wait long: metrics, and checks.
 constexpr std::chrono::milliseconds read_timeout{1'000};
 /// Between checks while not every domain is served, at most.
 constexpr std::chrono::milliseconds retry_interval{500};

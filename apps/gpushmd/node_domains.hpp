@@ -59,7 +59,7 @@ class node_domains final : public dra::domains {
   /// Blocks for the timeout at most; throws `error` (timed_out) then.
   [[nodiscard]] base::busy_names::hold take(const std::string& domain);
   void note(const std::string& problem);
-  /// Of a check. `reasons`: by domain, why it is not served.
+  /// Stores the result of a check. `reasons`: by domain, why it is not served.
   void judge(const std::map<std::string, std::string>& reasons);
   void check();
 

@@ -226,8 +226,7 @@ class channel_item {
   /// The number of the item, from 1. Numbers grow, except for items that a dead `share` consumer
   /// had.
   [[nodiscard]] std::uint64_t number() const noexcept { return info_.number; }
-  /// Of the numbers since the previous item, those that this consumer did not get. As
-  /// `gpushm_item_info`.
+  /// How many numbers since the previous item this consumer did not get. As `gpushm_item_info`.
   [[nodiscard]] std::uint64_t skipped() const noexcept { return info_.skipped; }
   /// The number of the slot, from 0.
   [[nodiscard]] std::uint32_t index() const noexcept { return info_.index; }

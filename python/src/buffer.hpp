@@ -46,7 +46,7 @@ class buffer_view {
   buffer_view& operator=(buffer_view&&) = delete;
   ~buffer_view();
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept;
-  /// Of one element, if they were asked for.
+  /// The format of one element, if elements were requested.
   [[nodiscard]] std::string_view format() const noexcept {
     return buffer_.format == nullptr ? "B" : buffer_.format;
   }

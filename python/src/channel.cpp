@@ -180,8 +180,8 @@ struct item_object {
   }
 };
 
-/// Of memory that a stream may have before the CPU. `info()`: of the slot or item, as of this call;
-/// `wait_on(stream)`: lets another stream wait; `may_use`: whether a CPU may.
+/// Guards memory that a stream may use before the CPU. `info()`: the slot or item at the time of
+/// this call; `wait_on(stream)`: makes another stream wait; `may_use`: whether a CPU may.
 template <typename Info, typename Wait, typename Flag>
 void guard(array& made, Info info, Wait wait_on, Flag may_use, const array::early_use& early) {
   const auto first = info();
@@ -414,7 +414,7 @@ void abandon_if_open(slot_object& self) {
   }
 }
 
-/// Of those that a cancelled read has given back.
+/// Takes the next item that a cancelled read has put back.
 nb::object next_unread(nb::handle self, const std::optional<void*>& stream) {
   auto& consumer = nb::cast<consumer_object&>(self);
   std::shared_ptr<taken_item> item = std::move(consumer.unread.front());

@@ -14,7 +14,7 @@ namespace gpushm_python {
 struct client_object {
   explicit client_object(gpushm_client* client) : handle(client, gpushm_client_close) {}
   closable<gpushm_client> handle;
-  /// Of the broker that it has connected to first.
+  /// The socket and the domain of the first broker.
   std::string socket = {};
   std::string domain = {};
 };

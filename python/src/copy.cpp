@@ -62,8 +62,8 @@ void require_type(const array& into, const char* source) {
   }
 }
 
-/// Of an object with the buffer protocol. Raises TypeError unless they are elements of the type of
-/// `order`, or have none, as those of `bytes`.
+/// Returns the buffer of an object with the buffer protocol. Raises TypeError unless they are
+/// elements of the type of `order`, or have none, as those of `bytes`.
 std::optional<buffer_view> buffer_for(nb::handle source, const array* order) {
   if (order == nullptr) {
     return buffer_view::of(source);

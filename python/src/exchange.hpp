@@ -42,14 +42,14 @@ nanobind::object cuda_array_interface(const array& array);
 /// `__array__`: a NumPy array of host memory. Raises TypeError, BufferError. Needs the GIL.
 nanobind::object to_numpy(array view, nanobind::handle dtype, nanobind::handle copy);
 
-/// Of the methods by which other libraries take an object's memory.
+/// The docstrings of the methods by which other libraries take an object's memory.
 struct exchange_docs {
   const char* dlpack;
   const char* dlpack_device;
   const char* cuda_array_interface;
   const char* array;
 };
-/// Of the classes whose objects are taken as bytes.
+/// The docstrings of classes whose objects are taken as bytes.
 inline constexpr exchange_docs docs_of_bytes{
     "As :meth:`Array.__dlpack__`, of the bytes (``uint8``).",
     "As :meth:`Array.__dlpack_device__`.",

@@ -48,7 +48,7 @@ class poller_object {
  private:
   const pid_t process_;
   gpushm_poller* handle_ = nullptr;
-  /// Of the watches.
+  /// The stops of the watches.
   std::unordered_map<std::uint64_t, std::unique_ptr<call_stop>> stops_;
 };
 

@@ -65,7 +65,7 @@ class call_stop {
 
   [[nodiscard]] gpushm_stop* get() const noexcept { return stop_; }
   void request() const { gpushm_stop_request(stop_); }
-  /// By one of its stops.
+  /// Whether one of its stops was requested.
   [[nodiscard]] bool is_requested() const;
   void raise_if_requested(const char* operation) const { sources_.raise_if_requested(operation); }
 

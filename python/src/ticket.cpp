@@ -34,7 +34,7 @@ nb::bytes export_memory(nb::handle tensor, nb::handle stream) {
   return to_bytes(ticket);
 }
 
-/// Of bytes, or of a file.
+/// The arguments of an import, from bytes or from a file.
 struct importing {
   string source;
   string device;

@@ -55,7 +55,8 @@ struct cost {
   static constexpr std::uint64_t segment = 1'024;
   static constexpr std::uint64_t chunk = 64;
   static constexpr std::uint64_t lease = 192;
-  /// Of an open that waits: its name is kept with the open, for its session and for the name.
+  /// The bytes of a waiting open, whose name is kept with the open, for its session and for the
+  /// name.
   static constexpr std::uint64_t waiting_open(std::size_t name_bytes) noexcept {
     return 528 + std::uint64_t{3} * name_bytes;
   }
@@ -181,7 +182,7 @@ class account {
   account& operator=(const account&) = delete;
   ~account();
 
-  /// Of the principal.
+  /// The name of the principal.
   [[nodiscard]] const std::string& name() const noexcept { return principal_->name(); }
   [[nodiscard]] std::uint64_t used(resource resource) const noexcept {
     return principal_->used(resource);
@@ -299,10 +300,10 @@ class budget {
   [[nodiscard]] std::uint64_t capacity(resource resource) const noexcept {
     return whole_->capacity(resource);
   }
-  /// Of the domain, and of those principals and uids that use the most, at most `max_nodes`;
-  /// without what is neither used nor limited.
+  /// The usage of the domain, and of the principals and uids that use the most, at most
+  /// `max_nodes`; without resources that are neither used nor limited.
   [[nodiscard]] std::vector<node_usage> usages(std::size_t max_nodes) const;
-  /// Of the domain: each resource, used or not; gpu_bytes of each GPU with any.
+  /// The usage of the domain: each resource, used or not; gpu_bytes for each GPU with any.
   [[nodiscard]] std::vector<node_usage> own_usages() const;
   /// Throws std::bad_alloc.
   [[nodiscard]] principal_usages usages_of_principals(std::size_t max_rows) const;

@@ -10,7 +10,7 @@
 
 namespace gpushm::core {
 
-/// Of the machine's monotonic clock: a successor of the process can use it.
+/// A time of the machine's monotonic clock, which a successor of the process can use.
 using time_point = std::chrono::steady_clock::time_point;
 
 /// What a domain does at certain times, in order of time. At equal times: in order of kind and

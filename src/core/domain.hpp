@@ -39,7 +39,7 @@ inline constexpr std::uint64_t largest_segment_bytes = std::uint64_t{1} << 48U;
 
 struct limits {
   std::uint32_t max_segments = 65'536;
-  /// Of the host's memory, and of each GPU's; 0: no limit.
+  /// The quota of the host's memory, and of each GPU's; 0: no limit.
   std::uint64_t quota_bytes = 0;
   std::uint64_t quota_bytes_per_principal = 0;
   std::uint64_t max_descriptors = 0;   ///< for chunks and connections; 0: no limit

@@ -57,8 +57,8 @@ struct change {
   std::int32_t peer_pid = 0;  ///< as subscribers see it
   session_id holder = 0;      ///< its cache must drop the segment; 0: for subscribers of the name
   actor by = nullptr;
-  /// Of changes for subscribers: without a gap, also over a restart. The next one is recorded with
-  /// what has changed (`saved_numbers`). 0: for a holder.
+  /// The number of the change for subscribers, without gaps, even across a restart; 0: for a
+  /// holder. The next number is recorded with the change (`saved_numbers`).
   std::uint64_t number = 0;
 };
 

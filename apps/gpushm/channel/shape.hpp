@@ -19,7 +19,7 @@ struct channel_shape {
 
 /// "4 of 64 KiB".
 [[nodiscard]] std::string shape_text(const channel_shape& shape);
-/// Of the channel's segment: the producer aligns each slot.
+/// Returns the size of the channel's segment, in which the producer aligns each slot.
 [[nodiscard]] std::uint64_t segment_bytes(const channel_shape& shape);
 
 /// The metadata of a segment that `gpushm channel create` has made.

@@ -20,7 +20,7 @@ constexpr const char* operation = "detach";
 /// The first descriptor that is not a standard stream.
 constexpr int first_other = 3;
 
-/// Of a child that has not become ready.
+/// Returns the exit status of a child that has not become ready.
 int status_of(pid_t child) {
   int status = 0;
   base::checked(operation, {}, "waitpid", [&] { return ::waitpid(child, &status, 0); });

@@ -18,7 +18,7 @@ struct broker_reading {
   bool replied = false;
   std::optional<domains::broker_facts> facts;
   std::vector<domains::reading> domains;
-  /// By domain; only those whose broker replied in time.
+  /// Statistics by domain, of the domains whose broker replied in time.
   std::map<std::string, domains::domain_statistics> statistics;
 };
 

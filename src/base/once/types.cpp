@@ -13,7 +13,7 @@ namespace gpushm {
 
 namespace {
 
-/// By value.
+/// The names of codes, indexed by their values.
 constexpr auto errc_names = std::to_array<std::string_view>({
     // clang-format off
     // begin: scripts/error_codes.py

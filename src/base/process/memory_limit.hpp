@@ -53,8 +53,8 @@ struct container_memory {
   std::uint64_t limit_bytes = 0;
   std::uint64_t kills = 0;  ///< processes killed for lack of memory, by the kernel
 };
-/// Of the innermost memory cgroup (version 1 or 2) with a limit; empty: there is none, or its files
-/// cannot be read. `root` as for `memory_bounds`. Throws only std::bad_alloc.
+/// Reads the innermost memory cgroup (version 1 or 2) with a limit. Returns nullopt if there is
+/// none, or its files cannot be read. `root` as for `memory_bounds`. Throws only std::bad_alloc.
 [[nodiscard]] std::optional<container_memory> memory_of_container(const std::string& root = {});
 
 /// What a broker keeps for its members unless an option says otherwise, journals included: half of

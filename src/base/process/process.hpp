@@ -29,7 +29,8 @@ struct process_identity {
 struct process_lookup {
   /// Nullopt if that is unknown: a process of another boot or PID namespace.
   std::optional<bool> has_ended;
-  /// Of a process that has not ended; empty if the kernel has none (Linux before 5.3, gVisor).
+  /// The pidfd of a process that has not ended; empty if the kernel has none (Linux before 5.3,
+  /// gVisor).
   guarded_fd pidfd;
 };
 /// Finds a process, and no later one with its number. Thread-safe.

@@ -23,7 +23,7 @@ constexpr unsigned nvidia_major = 195;
 constexpr unsigned nvidiactl_minor = 255;
 // Of all machines; creators use the size of theirs.
 constexpr std::uint64_t smallest_page_bytes = 4'096;
-/// Of a file that is registered: the driver's file of events has 80 KiB.
+/// The largest size of a registered file. The driver's file of events has 80 KiB.
 constexpr off_t max_registered_bytes = 1'048'576;
 constexpr int required_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 

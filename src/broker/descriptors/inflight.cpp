@@ -14,7 +14,7 @@ namespace gpushm::broker_detail {
 
 namespace {
 
-/// Of the limit of open files, for each use.
+/// The part of the limit of open files for each use is 1 divided by this.
 constexpr std::uint64_t process_part = 4;
 /// A principal that has taken its share leaves room for one packet.
 constexpr std::uint64_t two_packets = 2 * std::uint64_t{wire::max_batch};

@@ -30,7 +30,8 @@ constexpr std::chrono::seconds send_timeout{5};
 constexpr std::chrono::milliseconds retry_pause{2};
 /// How often a thread that waits for the broker looks whether that has stopped.
 constexpr std::chrono::milliseconds stop_check{100};
-/// Of this table's numbers, for descriptors of packets: the others are for sockets.
+/// Returns how many numbers of this table are for descriptors of packets. The others are for
+/// sockets.
 std::uint64_t numbers_for_packets() {
   rlimit limit{};
   const bool is_known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0;

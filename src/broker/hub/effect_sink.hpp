@@ -84,7 +84,7 @@ class effect_sink {
   };
   static constexpr core::domain::places holder_only{0, 1};
   static constexpr std::size_t many_changes = 8;
-  /// Of a turn: 512 events, which is a millisecond.
+  /// The effort of one turn: 512 events, which take a millisecond.
   static constexpr std::size_t effort_per_turn = 512 * (core::domain::effort_of_event + 1);
 
   void send(session* target, prepared packet) noexcept;

@@ -175,8 +175,7 @@ class hub final {
   }
   /// Thread-safe.
   [[nodiscard]] return_counts returns() const noexcept { return counters_.returns(); }
-  /// Of segments that have ended, of which the closer has files: they are still charged.
-  /// Thread-safe.
+  /// The bytes of ended segments whose files the closer has: they are still charged. Thread-safe.
   [[nodiscard]] std::uint64_t freeing_bytes() const noexcept { return counters_.freeing_bytes(); }
 
  private:

@@ -52,7 +52,7 @@ core::session_id number_in(const wire::session_token& token) {
   return number;
 }
 
-/// Of Hello: a pidfd and a life pipe.
+/// The descriptors of Hello: a pidfd and a life pipe.
 constexpr std::size_t fence_descriptors = 2;
 
 /// A part of what the request asks for is done; receiving it again does another one.

@@ -51,7 +51,7 @@ struct segment_files final : core::payload {
   std::shared_ptr<core::charges> held;
   std::shared_ptr<closer> closed_by;
   bool is_lost = false;  ///< a predecessor had more chunks than these
-  /// Of what is handed back: whether its creator does so. Not known after a restart.
+  /// Whether the creator hands the segment back. Unknown after a restart.
   std::optional<bool> is_by_creator;
   /// What stays charged of memory_bytes until they are closed.
   std::uint32_t memory_while_freed = 0;

@@ -86,8 +86,8 @@ gpushm::epoch random_epoch() {
   return value;
 }
 
-/// Of a journal of which at most `memory_bytes` are charged: its page tables grow with it. A
-/// successor that may keep more replaces one that is full.
+/// Returns the size of a journal of which at most `memory_bytes` are charged: its page tables grow
+/// with it. A successor that may keep more replaces a full journal.
 std::uint64_t journal_bytes(std::uint64_t memory_bytes) {
   constexpr std::uint64_t unshared = std::uint64_t{16} << 20U;
   constexpr std::uint64_t most = journal::journal::default_max_bytes;

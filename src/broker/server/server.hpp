@@ -70,7 +70,7 @@ class server {
   [[nodiscard]] broker_statistics statistics() const;
   /// Thread-safe.
   [[nodiscard]] return_counts returns() const noexcept;
-  /// Of removed segments whose memory is not free yet. Thread-safe.
+  /// The bytes of removed segments whose memory is not free yet. Thread-safe.
   [[nodiscard]] std::uint64_t freeing_bytes() const noexcept;
   /// Nullopt if it has no keeper. Thread-safe.
   [[nodiscard]] std::optional<keeper_health::state> keeper() const noexcept;

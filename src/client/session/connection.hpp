@@ -249,7 +249,7 @@ class connection final : public lease_returner {
   std::atomic<bool> is_reading_events_{false};
   wire::packet_buffer buffer_;
   send_queue event_queue_{events_.get()};
-  /// Of the request that was sent with the hello, and the number of its replies.
+  /// The id of the request that was sent with the hello, and the number of its replies.
   static constexpr std::uint64_t early_id = 1;
   std::size_t early_replies_ = 0;
   std::atomic<std::uint64_t> next_id_{early_id + 1};

@@ -20,7 +20,7 @@ namespace gpushm::domains {
 
 /// No packet is longer.
 inline constexpr std::size_t max_message_bytes = 65'536;
-/// Of one packet.
+/// The largest numbers of rows in one packet.
 inline constexpr std::size_t max_readings = 32;
 inline constexpr std::size_t max_usages = 80;
 /// More would not fit beside `max_principals`; those that count most are sent.

@@ -16,7 +16,8 @@ struct process_usage {
   friend bool operator==(const process_usage&, const process_usage&) = default;
 };
 
-/// Of the calling process. Reads files below /proc/self. Thread-safe. Throws std::bad_alloc.
+/// Returns the usage of the calling process. Reads files below /proc/self. Thread-safe. Throws
+/// std::bad_alloc.
 [[nodiscard]] process_usage usage_of_this_process();
 
 }  // namespace gpushm::domains

@@ -8,7 +8,7 @@
 
 namespace gpushm::domains {
 
-/// Of the keeper of gpushm-brokerd, as far as a domain has noticed. Never renumber.
+/// The state of gpushm-brokerd's keeper, as a domain has detected it. Never renumber.
 enum class keeper_state : std::uint8_t {
   unknown = 0,  ///< an earlier version, or no keeper is used
   reads = 1,

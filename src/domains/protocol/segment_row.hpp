@@ -10,9 +10,9 @@
 
 namespace gpushm::domains {
 
-/// Of one packet.
+/// The largest number of rows in one packet.
 inline constexpr std::size_t max_segment_rows = 64;
-/// Of one row.
+/// The largest number of holders in one row.
 inline constexpr std::size_t max_holders = 4;
 
 /// What operators see of a segment, besides what its users see. Also of one that has lost its name

@@ -100,8 +100,9 @@ struct domain_statistics {
   // As their producers report, once a second, since the start of the process.
   std::uint64_t channel_items = 0;       ///< published
   std::uint64_t channel_item_bytes = 0;  ///< of the slots of those
-  /// Of opens, from the broker's reply to the mapping, as clients report it, since the start of
-  /// the process: opens of each bucket of `open_latency_bounds_ns`, the last one without a bound.
+  /// The times of opens from the broker's reply to the mapping, as clients report them, since the
+  /// start of the process: opens of each bucket of `open_latency_bounds_ns`, the last one without a
+  /// bound.
   std::array<std::uint64_t, open_latency_bounds_ns.size() + 1> import_latency{};
   std::uint64_t import_latency_sum_ns = 0;
 };

@@ -37,8 +37,8 @@ struct domain_set_options {
   /// that a full domain leaves room for the others.
   broker_limits limits = {};
   std::uint64_t descriptors = 0;  ///< 0: no limit
-  /// Of `quota_rules`, read again when it changes, within `check_interval`; empty: `set_quotas`
-  /// sets them.
+  /// The file of `quota_rules`, read again when it changes, within `check_interval`; empty:
+  /// `set_quotas` sets them.
   std::string quota_file = {};
   bool accept_fake_chunks = false;
   /// How long a domain takes back what was lost with the last process and its keeper.

@@ -58,7 +58,7 @@ continued_counts counts_of(const broker_detail::takeover_state& state) {
   return result;
 }
 
-/// Of a domain in the keeper; nothing: it is not of this form.
+/// Returns the number of a domain in the keeper; nullopt if the text has another form.
 std::optional<std::uint64_t> number_of(std::string_view short_name) {
   std::uint64_t number = 0;
   const char* const end = short_name.data() + short_name.size();

@@ -21,7 +21,7 @@ struct known_xid {
   xid_kind kind;
 };
 
-/// By number. Used by the device plugin's health check and by `gpushm doctor`.
+/// The known Xids by number. Used by the device plugin's health check and by `gpushm doctor`.
 inline constexpr auto known_xids = std::to_array<known_xid>({
     {13, "graphics engine exception", xid_kind::application},
     {31, "GPU memory page fault", xid_kind::application},

@@ -66,7 +66,7 @@ void ordered_stores::enqueue(cuda::CUstream stream,
   }
 }
 
-/// Of the last store, if it may still come; null: it has.
+/// Returns the point of the last store if the store may be pending; null if it is done.
 const stream_point* ordered_stores::last_open(std::string_view operation,
                                               std::string_view object) const {
   if (!is_pending()) {

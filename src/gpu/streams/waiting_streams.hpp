@@ -54,7 +54,7 @@ class counted_wait {
 /// Thread-safety: shared objects: safe.
 class waiting_streams {
  public:
-  /// Of this process; never destroyed.
+  /// The object of this process; never destroyed.
   [[nodiscard]] static waiting_streams& of_process();
 
   /// `connections`: as CUDA uses them.
@@ -101,7 +101,7 @@ inline counted_wait::~counted_wait() {
   }
 }
 
-/// Of the environment, as CUDA reads it.
+/// The number of connections by the environment, as CUDA reads it.
 [[nodiscard]] std::uint32_t connections_of_process() noexcept;
 
 }  // namespace gpushm::streams

@@ -176,7 +176,8 @@ struct log_explainer::state {
   static constexpr std::size_t block_bytes = 1024UL * 1024;
   /// A message that continues in the next block.
   static constexpr std::size_t overlap_bytes = 2048;
-  /// Of each rule, with equal strength and severity; the first one is shown.
+  /// How many places of each rule are kept, with equal strength and severity; the first one is
+  /// shown.
   static constexpr int kept_places = 2;
 
   std::string buffer;

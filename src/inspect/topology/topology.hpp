@@ -15,12 +15,12 @@ namespace gpushm::inspect {
 struct measured_pair {
   std::string from;
   std::string to;
-  /// Of the fastest of several copies after a warm-up copy, with each byte counted once: the rate
-  /// of the copy engine of `from` with copies of `copy_bytes`. 0: not measured.
+  /// The rate of the fastest of several copies after a warm-up copy, with each byte counted once:
+  /// that of the copy engine of `from` with copies of `copy_bytes`. 0: not measured.
   double bytes_per_second = 0;
-  /// Of one copy of 16 bytes: the duration of a train of copies on a stream, timed by events and
-  /// divided by the number of copies; the median of several trains. Longer than the link's latency
-  /// if the CPU cannot queue copies fast enough. 0: not measured.
+  /// The time of one copy of 16 bytes: the duration of a train of copies on a stream, timed by
+  /// events and divided by the number of copies; the median of several trains. Longer than the
+  /// link's latency if the CPU cannot queue copies fast enough. 0: not measured.
   double latency_ns = 0;
   std::string problem;           ///< why there are no values: "no peer access"; empty: measured
   std::uint64_t copy_bytes = 0;  ///< the size that was fastest

@@ -19,7 +19,8 @@ struct file_identity {
   friend bool operator==(const file_identity&, const file_identity&) = default;
 };
 
-/// Of the file itself, if it is a symbolic link; nothing if there is none.
+/// Returns the identity of the file at `path`, of the link itself if it is a symbolic link; nullopt
+/// if there is none.
 [[nodiscard]] std::optional<file_identity> identity_of(const std::string& path) noexcept;
 
 /// A listening SOCK_SEQPACKET socket at a path, and the lock that keeps other brokers off the path.

@@ -306,7 +306,7 @@ field_writer written(const ticket& value) {
   return out;
 }
 
-/// Of all bytes except its own four.
+/// Returns the checksum of all bytes except its own four.
 std::uint32_t crc_of(std::span<const std::byte> bytes) {
   return crc32(bytes.subspan(header_bytes), crc32(bytes.first(crc_at)));
 }

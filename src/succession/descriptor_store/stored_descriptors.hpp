@@ -51,7 +51,7 @@ class stored_descriptors {
 
   [[nodiscard]] std::size_t size() const noexcept { return index_.size(); }
   [[nodiscard]] bool empty() const noexcept { return index_.empty(); }
-  /// By number.
+  /// All descriptors by number.
   [[nodiscard]] std::vector<stored_descriptor> all() const;
 
  private:

@@ -97,7 +97,7 @@ message receive(int socket, clock::time_point deadline) {
   }
 }
 
-/// Of a batch's text, after its first line.
+/// Returns the names in a batch's text, after its first line.
 std::vector<std::string> names_in(std::string_view text) {
   std::vector<std::string> result;
   for (std::size_t end = 0; (end = text.find('\n')) != std::string_view::npos;

@@ -45,7 +45,7 @@ constexpr std::uint64_t history_fraction = 4;  ///< of the records' bytes
 /// all records lie before it: then as much is added as 1/`turn_factor` of them.
 constexpr std::uint64_t least_turn_bytes = std::uint64_t{64} << 10U;
 constexpr std::uint64_t turn_factor = 2 * history_fraction;
-/// Of a small ring, at most this part is history.
+/// The history of a small ring is at most its size divided by this.
 constexpr std::uint64_t ring_fraction = 8;
 /// Pages are given back in pieces of this size.
 constexpr std::uint64_t freed_piece_bytes = std::uint64_t{256} << 10U;
@@ -481,7 +481,7 @@ class journal::impl {
     allocated_ = wanted;
   }
 
-  /// Of whole pages. Returns false if the kernel refuses it.
+  /// Frees whole pages. Returns false if the kernel refuses it.
   [[nodiscard]] bool free_pages(std::uint64_t begin, std::uint64_t end) const noexcept {
     return for_pieces(begin, end, [this](off_t offset, off_t size_bytes) {
       constexpr int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;

@@ -30,7 +30,7 @@ using std::chrono::milliseconds;
 using clock = std::chrono::steady_clock;
 
 constexpr std::string_view operation = "keep descriptors";
-/// Of a worker that throws.
+/// The exit status of a worker that throws.
 constexpr int work_failed = 1;
 /// Before the next worker is started; doubled up to the longest, as long as they live shorter than
 /// `short_life`. Meanwhile notifications wait, for which a program waits 2 s.

@@ -35,8 +35,8 @@ using std::chrono::milliseconds;
 constexpr std::string_view operation = "keep descriptors";
 /// Descriptors that the keeper itself and the start of a program need.
 constexpr std::size_t reserved_descriptors = 32;
-/// Of descriptors that can be stored, even if the open file limit is larger. Linux's default for
-/// the largest limit (fs.nr_open).
+/// The largest number of a stored descriptor, even if the open file limit is larger: Linux's
+/// default for the largest limit (fs.nr_open).
 constexpr std::size_t largest_number = 1'048'576;
 /// Between two attempts to find out whether another keeper starts at this moment.
 constexpr milliseconds retry_pause{10};

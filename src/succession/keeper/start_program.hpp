@@ -18,7 +18,7 @@
 
 namespace gpushm::keeper {
 
-/// Of a child that cannot execute the program, as a shell's.
+/// The exit status of a child that cannot execute the program, as that of a shell.
 inline constexpr int cannot_execute = 127;
 
 /// All are used during the call only.

@@ -49,7 +49,7 @@ constexpr milliseconds short_life{10'000};
 constexpr milliseconds useful_life{10};
 /// Before a start is tried again that failed in this process.
 constexpr milliseconds retry_pause{500};
-/// Of this keeper, after a takeover that has failed.
+/// The exit status of this keeper after a failed takeover.
 constexpr int takeover_failed = 1;
 /// From the last close of a program's descriptors until its end is reported, usually at once.
 constexpr milliseconds time_to_be_reaped{200};

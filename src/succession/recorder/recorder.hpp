@@ -33,7 +33,8 @@ class keeper_busy final : public retry_later {
   using retry_later::retry_later;
 };
 
-/// Of what a keeper that has not read for long cannot store: errc::timed_out.
+/// Returns the error for descriptors that a keeper that has not read for long cannot store:
+/// errc::timed_out.
 [[nodiscard]] error keeper_is_behind();
 
 /// Records what a successor needs (docs/adr/0031): changes in the journal, descriptors in the

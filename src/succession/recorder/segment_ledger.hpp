@@ -60,7 +60,7 @@ class segment_ledger {
     std::string path;
     std::string domain;
     authenticator code;
-    /// Of a domain that begins; nothing: it is continued, and so is the file.
+    /// The first generation of a new domain; nullopt if the domain and its file are continued.
     std::optional<gpushm::generation> first_generation;
     std::chrono::milliseconds return_time = default_return_time;
   };
@@ -159,7 +159,7 @@ class segment_ledger {
   core::time_point last_return_{};
   places places_;
   std::map<std::string, gpushm::generation, std::less<>> missing_;  ///< by name
-  /// Of missing segments, by others than their creators.
+  /// Attempts to hand back missing segments by processes other than their creators.
   std::unordered_map<gpushm::generation, attempt> attempts_;
   std::vector<std::uint32_t> free_;
   std::uint32_t next_index_ = 0;

@@ -37,7 +37,7 @@ struct step_note {
   }
 };
 
-/// Of a `step_note`; 0: the domain.
+/// Returns the session of a `step_note`; 0: the domain.
 [[nodiscard]] constexpr core::session_id session_in(std::uint64_t note) noexcept {
   return note & ((std::uint64_t{1} << step_note::session_bits) - 1);
 }

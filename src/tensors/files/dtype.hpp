@@ -22,7 +22,7 @@ inline constexpr std::array<dtype, 24> all_dtypes{
      {"F8_E5M2FNUZ", 8}, {"I16", 16},    {"U16", 16},    {"F16", 16},    {"BF16", 16},
      {"I32", 32},        {"U32", 32},    {"F32", 32},    {"C64", 64},    {"F64", 64},
      {"I64", 64},        {"U64", 64},    {"C32", 32},    {"C128", 128}}};
-/// Of a safetensors file.
+/// How many of the types a safetensors file can have: the first ones.
 inline constexpr std::size_t file_dtypes = 22;
 
 /// Returns nullopt for an unknown name.

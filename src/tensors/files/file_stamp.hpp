@@ -21,9 +21,9 @@ struct file_stamp {
   friend bool operator==(const file_stamp&, const file_stamp&) = default;
 };
 
-/// Of an open file. If it was changed within the file system's clock tick, waits for the next one
-/// (some milliseconds): later changes have another time. `path` is for the error. Throws `error`:
-/// invalid_file (not a regular file), system_error.
+/// Returns the stamp of an open file. If it was changed within the file system's clock tick, waits
+/// for the next one (some milliseconds): later changes have another time. `path` is for the error.
+/// Throws `error`: invalid_file (not a regular file), system_error.
 [[nodiscard]] file_stamp stamp_of(int file, const std::string& path);
 /// The stamp of the file that has the path now; nullopt if there is none, or it is not a regular
 /// one.

@@ -31,7 +31,7 @@ class running_hash {
   /// As for one that is new.
   void restart() noexcept;
   void add(std::span<const std::byte> bytes) noexcept;
-  /// Of all bytes since the start.
+  /// The hash of all bytes since the start.
   [[nodiscard]] std::uint64_t value() const noexcept;
 
  private:

@@ -13,8 +13,8 @@
 
 namespace gpushm::tensors {
 
-/// Of each tensor in a segment: for vector loads of kernels, and more than DLPack (1.0: 256 bytes
-/// recommended), JAX (64) and NumPy ask for.
+/// The alignment of each tensor in a segment, for vector loads of kernels. DLPack (1.0: 256 bytes
+/// recommended), JAX (64) and NumPy require no more.
 inline constexpr std::uint64_t tensor_alignment = 256;
 /// Bytes that one thread reads, and that are complete together.
 inline constexpr std::uint64_t piece_bytes = hashed_bytes;

@@ -112,7 +112,7 @@ struct other_kind {
   std::string_view next_step;
 };
 
-/// Of formats that are found under the names of safetensors files.
+/// The signature of a format that is found under the names of safetensors files.
 struct signature {
   std::string_view begin;  ///< in lower case, as a page's tags may have any
   std::string_view what;
@@ -141,7 +141,7 @@ constexpr std::array signatures{
     signature{"\xfd\x37zxz", "it is compressed by xz", "decompress it"},
 };
 
-/// By the file's first bytes.
+/// Finds the kind of a file by its first bytes.
 std::optional<other_kind> other_kind_of(std::string_view first) {
   constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
   constexpr std::string_view blank = " \t\r\n";

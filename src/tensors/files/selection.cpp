@@ -182,7 +182,7 @@ std::string shape_text(const tensor& tensor) {
          next_step);
 }
 
-/// Of one dimension, in elements.
+/// A range of one dimension, in elements.
 struct range {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -214,8 +214,8 @@ struct dimension_ranges {
   }
 };
 
-/// Of one tensor, in all dimensions: a plan must not grow without bound. Enough for one range for
-/// each of queries, keys and values of 256 heads.
+/// The largest number of ranges of one tensor, in all dimensions: a plan must not grow without
+/// bound. Enough for one range for each of queries, keys and values of 256 heads.
 constexpr std::size_t max_ranges = 1'024;
 
 std::size_t dimension_of(const tensor_slice& slice, const tensor& tensor) {

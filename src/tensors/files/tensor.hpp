@@ -33,7 +33,8 @@ struct tensor {
 /// Pieces of which `tensor::hash` is made.
 inline constexpr std::uint64_t hashed_bytes = 4U << 20U;
 
-/// Of a tensor: more than any framework has, so that it could be loaded and not used.
+/// The largest number of dimensions of a tensor. No framework has more, so a larger tensor could be
+/// loaded but not used.
 inline constexpr std::size_t max_dimensions = 64;
 
 /// Stores the bytes of a tensor of that type and shape. Returns why it has no such size, or "".

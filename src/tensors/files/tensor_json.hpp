@@ -35,7 +35,7 @@ enum class dialect : std::uint8_t {
 /// no whole number of bytes.
 [[nodiscard]] std::uint64_t bytes_of(const tensor& tensor);
 
-/// Of a model in several files: the file of each tensor, by its name.
+/// Reads the index of a model in several files: the file of each tensor, by the tensor's name.
 [[nodiscard]] text_pairs read_index(std::string_view json);
 
 }  // namespace gpushm::tensors

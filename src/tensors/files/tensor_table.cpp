@@ -70,7 +70,7 @@ struct text_record {
 static_assert(sizeof(text_record) == 16);
 
 constexpr std::uint8_t strides_flag = 1;
-/// Of the JSON of tables, where it is not the name of a tensor.
+/// The key of the metadata in the JSON of tables, where it is not the name of a tensor.
 constexpr std::string_view metadata_key = "__metadata__";
 
 constexpr std::size_t padded(std::size_t bytes) {
@@ -97,7 +97,7 @@ record record_at(const table_words& words, std::size_t index) noexcept {
   throw invalid_table(cause);
 }
 
-/// Of the texts or numbers that follow each other without gaps: the next ones.
+/// The position in texts or numbers that follow each other without gaps.
 class run {
  public:
   explicit run(std::size_t size) noexcept : size_(size) {}

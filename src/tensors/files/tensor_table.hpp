@@ -56,13 +56,13 @@ class tensor_table {
   tensor_table(table_words words, std::uint64_t tensor_bytes);
 
   [[nodiscard]] std::size_t size() const noexcept { return counts_.tensors; }
-  /// By place: by `begin`, then `end`. Precondition: below `size()`.
+  /// Returns a tensor in the order of places: by `begin`, then `end`. Precondition: below `size()`.
   [[nodiscard]] table_entry operator[](std::size_t index) const noexcept;
   /// Returns nullopt if there is no tensor of that name. Time: the logarithm of `size()`.
   [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const noexcept;
 
   [[nodiscard]] std::size_t metadata_size() const noexcept { return counts_.metadata; }
-  /// By key. Precondition: below `metadata_size()`.
+  /// Returns a text of the metadata in the order of keys. Precondition: below `metadata_size()`.
   [[nodiscard]] std::pair<std::string_view, std::string_view> metadata(
       std::size_t index) const noexcept;
 

@@ -26,7 +26,7 @@ namespace {
 
 using driver::cuda_driver;
 constexpr const char* operation = "load";
-/// Of each lane to a GPU: while one is filled, the others are copied.
+/// The buffers of each lane to a GPU: while one is filled, the others are copied.
 constexpr std::size_t buffers = 2;
 
 error no_memory(const std::string& name, std::size_t bytes) {

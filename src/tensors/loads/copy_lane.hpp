@@ -42,7 +42,7 @@ class copy_lane {
 
   /// Once, of a lane that `prepare` has made: as `open`. Precondition: `into` is on its GPU.
   virtual void bind(segment& into, done report) = 0;
-  /// Of its GPU in this process; -1: none.
+  /// The number of its GPU in this process; -1: none.
   [[nodiscard]] virtual int ordinal() const noexcept = 0;
   /// Returns `buffer_bytes` at a block's boundary for the next piece, which no copy uses. Blocks
   /// until a previous copy has ended.

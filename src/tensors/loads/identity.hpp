@@ -23,8 +23,8 @@ struct index_file {
 /// Returns nullopt unless the paths are that of one index. Throws `error` as `open_model`.
 [[nodiscard]] std::optional<index_file> index_of(const std::vector<std::string>& paths);
 
-/// Of files that are open, and of the index that names them. `selection`: of their tensors
-/// (`selection_text`).
+/// Returns the identity of open files, and of the index that names them. `selection`: the selection
+/// of their tensors (`selection_text`).
 [[nodiscard]] model_identity identity_of(const std::optional<index_file>& index,
                                          std::span<const model_file> files,
                                          std::string_view selection);
@@ -32,8 +32,8 @@ struct index_file {
 /// than a segment stores.
 [[nodiscard]] std::string names_of(const std::optional<index_file>& index,
                                    std::span<const model_file> files);
-/// Of the files that these paths have now; an index has the files in `names`, which may be hostile.
-/// No file is opened. Nothing if they cannot be found so.
+/// Returns the identity of the files that these paths have now; an index has the files in `names`,
+/// which may be hostile. Opens no file. Returns nullopt if they cannot be found so.
 [[nodiscard]] std::optional<model_identity> identity_at(const std::vector<std::string>& paths,
                                                         std::string_view names,
                                                         std::string_view selection);

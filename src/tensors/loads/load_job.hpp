@@ -52,7 +52,7 @@ class load_journal {
   segment memory_;
 };
 
-/// Of the timeline whose signaler is the loader.
+/// Returns the name of the timeline whose signaler is the loader.
 [[nodiscard]] inline std::string load_name(const std::string& name) {
   return name + "/~load";
 }

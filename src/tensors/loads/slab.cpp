@@ -39,8 +39,8 @@ constexpr const char* operation = "open tensors";
 
 /// At a multiple of its size.
 struct seal_value {
-  /// Of the contents (`contents_version`): it only grows. For updates in place, which do not exist
-  /// yet: readers compare it before and after what they read.
+  /// The version of the contents (`contents_version`), which only grows. For updates in place,
+  /// which do not exist yet: readers compare it before and after they read.
   std::uint64_t version = 1;
   slab_id id{};
   std::array<char, 32> table_hash{};

@@ -47,7 +47,7 @@ class registry {
 
   /// Both members are null when the device does not exist or is in conflict.
   [[nodiscard]] registered_device find(std::string_view qualified_name) const;
-  /// By qualified name; without devices in conflict.
+  /// The devices by qualified name, without devices in conflict.
   [[nodiscard]] const std::map<std::string, registered_device, std::less<>>& devices() const;
   /// Every document found, usable or not, by priority and name.
   [[nodiscard]] const std::vector<std::shared_ptr<const source>>& sources() const;

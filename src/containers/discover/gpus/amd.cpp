@@ -40,7 +40,8 @@ std::map<std::string, std::uint64_t, std::less<>> properties_of(std::string_view
   return properties;
 }
 
-/// By the name of the render node. CPUs are nodes of the topology, too, without a render node.
+/// Reads the GPUs by the name of the render node. CPUs are also nodes of the topology, without a
+/// render node.
 std::map<std::string, kfd_gpu> read_topology(const root_view& sys) {
   std::map<std::string, kfd_gpu> entries;
   for (const std::string& name : sys.names(kfd_nodes)) {

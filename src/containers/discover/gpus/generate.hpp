@@ -42,7 +42,8 @@ struct generated {
   std::vector<std::string> found;       ///< a line for each kind of item
   std::vector<missing_items> missing;   ///< items not found; often harmless
   std::vector<std::string> incomplete;  ///< problems: omitted devices, stale nodes
-  /// Of nvidiactl and nvidia-uvm, without which CUDA does not start: paths on this machine.
+  /// The missing ones of nvidiactl and nvidia-uvm, without which CUDA does not start, as paths on
+  /// this machine.
   std::vector<std::string> missing_control_nodes;
 };
 

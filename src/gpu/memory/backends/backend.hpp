@@ -45,7 +45,7 @@ class address_range {
   virtual ~address_range() = default;
 
   [[nodiscard]] virtual const std::string& name() const noexcept = 0;
-  /// Of the chunks that it is for.
+  /// The bytes of all its chunks, and of the mapped ones.
   [[nodiscard]] virtual std::uint64_t total_bytes() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t mapped_bytes() const noexcept = 0;
   /// Maps a chunk after the others, and closes its descriptor. Throws wrong_descriptor_kind,

@@ -27,10 +27,10 @@ class source {
 
   [[nodiscard]] virtual gpushm::backend kind() const noexcept = 0;
   [[nodiscard]] virtual const device_id& device() const noexcept = 0;
-  /// Of the shared range, in this process.
+  /// The address of the shared range in this process.
   [[nodiscard]] std::uint64_t address() const noexcept { return address_; }
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }
-  /// Of the shared range, from the first byte of the first chunk or of the allocation.
+  /// The offset of the shared range from the first byte of the first chunk or of the allocation.
   [[nodiscard]] virtual std::uint64_t offset_bytes() const noexcept = 0;
   /// Sizes of the chunks shared as descriptors, in order; empty for legacy handles.
   [[nodiscard]] virtual const std::vector<std::uint64_t>& chunk_bytes() const noexcept = 0;

@@ -87,7 +87,7 @@ class claims {
   sweep_result sweep(bool ask_server = true);
 
   [[nodiscard]] std::size_t size() const;
-  /// By device: why claims with the device currently cannot use their domain.
+  /// The reasons by device why claims with the device currently cannot use their domain.
   [[nodiscard]] std::map<std::string, std::string> problems() const;
 
  private:
