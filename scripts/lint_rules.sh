@@ -48,8 +48,13 @@ words() {
   names '(\.(cpp|hpp|c|h|rs|sh|py|cmake|md|fbs|json|yaml)|CMakeLists\.txt|Makefile)$' |
     { grep -vE '^(docs/plan|results|tests/data)/' || true; } |
     xargs -r -d '\n' perl -ne '
-      print "$ARGV:$.:$_" if /\b(anew|mend(s|ed|ing)?|for ever|shall|whoever|told|boards?)\b/i || /(?<!there )\bis no (?!longer|more)/i;
+      print "$ARGV:$.:$_" if /\b(anew|mend(s|ed|ing)?|for ever|shall|whoever|told|boards?|any more|so many)\b/i || /(?<!there )\bis no (?!longer|more)/i;
       close ARGV if eof;'
+}
+
+# A comment of /// reads alone: "Returns nullopt if …" for "Nothing: …", and the name of the subject for "Of …" and "By …".
+fragments() {
+  names '\.(cpp|hpp)$' | names -v '^tests/' | search '^[[:space:]]*/// ((Of|By) |(Nothing|Null|Nullopt|None|False|True|Empty): )'
 }
 
 # Names that docs/glossary.md has replaced: the last column of its tables has `name`, or `name` (path, path…) for a name that is refused
@@ -120,6 +125,7 @@ check() {
     report "a log line that members may cause without limit: log_about_members, or log_about_broker (limited_log.hpp)"
   words <<<"$files" | report "a word that plain English does not use here (scripts/lint_rules.sh, words)"
   function_words <<<"$files" | report "a parameter called of, by, what, found or all: use a noun"
+  fragments <<<"$files" | report "a comment that does not read alone; begin with a verb (Returns …) or with the subject"
   dead_names <<<"$files" | report "a name that docs/glossary.md has replaced"
   search '#include "(src/|\.\.)' <<<"$(names '\.(cpp|hpp|h|c)$' <<<"$files")" |
     report "an include that bypasses the include roots, by which the compiler enforces the layers"
@@ -176,6 +182,9 @@ self_test() {
   plant "dead name in this file" '// A tub.'
   printf '%s\n' "$header" '// A vat, and old_pails.' >src/low/a.cpp
   expect 0 "a dead name of another folder, and a longer name"
+  plant "old phrase" '// It is not used any more.'
+  plant "fragment" '/// Of the page.' 'int bytes();'
+  plant "value without a verb" '  /// Nothing: there is none.'
   plant "is no" 'auto p = "this is no path";'
   echo 'int z;' >src/low/a.cpp
   expect 1 "no licence"

@@ -41,7 +41,7 @@ void with_bytes(nanobind::handle source,
                 std::optional<void*> stream,
                 const std::function<void(const source_bytes&)>& use);
 
-/// `stream`: what the copy comes after; nothing: no order, or, of a GPU's memory, the legacy
+/// `stream`: what the copy comes after; nullopt: no order, or, of a GPU's memory, the legacy
 /// default stream, which waits for the source. Blocks until done, without the GIL. Raises as
 /// gpushm_segment_write. Needs the GIL.
 void write_bytes(const std::shared_ptr<gpushm_segment>& into,

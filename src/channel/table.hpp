@@ -31,7 +31,7 @@ class table_view {
   [[nodiscard]] std::uint64_t slot_bytes() const noexcept { return slot_bytes_; }
   [[nodiscard]] std::uint64_t first_item() const noexcept { return first_item_; }
   [[nodiscard]] std::uint64_t segment() const noexcept { return segment_; }
-  /// The same, of slots that lie in the segment `segment` of `segment_bytes` bytes; nothing: it is
+  /// The same, of slots that lie in the segment `segment` of `segment_bytes` bytes; nullopt: it is
   /// another one, or too small.
   [[nodiscard]] std::optional<checked_table> within(std::uint64_t segment,
                                                     std::uint64_t segment_bytes) const noexcept;

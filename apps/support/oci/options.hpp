@@ -59,9 +59,9 @@ struct container_options {
   std::optional<user_namespace> user_ns;
   /// Mount a read-only /sys, which only the NVIDIA driver needs.
   bool sysfs = false;
-  /// True: the capabilities of this process's bounding set, access to every device, no system call
-  /// filter and no no-new-privileges; as in Kubernetes, only `device_nodes` exist. False: no
-  /// capabilities, access to `device_nodes` only, a filter, no-new-privileges.
+  /// If true: the capabilities of this process's bounding set, access to every device, no system
+  /// call filter and no no-new-privileges; as in Kubernetes, only `device_nodes` exist. If false:
+  /// no capabilities, access to `device_nodes` only, a filter, no-new-privileges.
   bool privileged = false;
 };
 

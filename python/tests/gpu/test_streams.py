@@ -91,7 +91,7 @@ def test_a_tensor_may_be_released_while_its_stream_waits(client, broker, segment
         assert driver.is_busy(stream)
         timeline.signal(1)
         driver.synchronize(stream)
-        client.open_timeline("t").close()  # closes what no stream waits for any more
+        client.open_timeline("t").close()  # closes it: no stream waits for it
 
 
 def test_too_many_waiting_streams_are_refused_at_once(client, segment, driver):

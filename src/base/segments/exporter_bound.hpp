@@ -36,7 +36,7 @@ namespace gpushm::base {
   return kind == gpushm::backend::descriptor;
 }
 
-/// The number of chunks of a segment that does not choose it; nothing: it chooses, at least 1.
+/// The number of chunks of a segment that does not choose it; nullopt: it chooses, at least 1.
 [[nodiscard]] constexpr std::optional<std::uint32_t> fixed_chunks(gpushm::backend kind) noexcept {
   switch (kind) {
     case gpushm::backend::cuda_pool:

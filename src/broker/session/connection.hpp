@@ -108,7 +108,7 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   // In the keeper.
   records::descriptor_id process_id = 0;
   records::descriptor_id life_id = 0;
-  /// `rest->next` as recorded; nothing: `rest` is not recorded.
+  /// `rest->next` as recorded; nullopt: `rest` is not recorded.
   mutable std::optional<std::uint32_t> recorded_next;
   /// The client's process may die while a child of it keeps the socket open.
   end_watch process;

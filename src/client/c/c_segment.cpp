@@ -76,7 +76,7 @@ void check_reachable(std::string_view operation, const gpushm_segment& opened) {
   }
 }
 
-/// The stream that an operation comes after; nothing: it has no order against streams.
+/// The stream that an operation comes after; nullopt: it has no order against streams.
 using order = std::optional<void*>;
 
 /// Blocks until the stream has done what was enqueued on it. `ordinal`: the GPU whose default

@@ -74,7 +74,7 @@ using predecessor = std::map<std::string, broker_detail::takeover_state>;
 /// for different domains do not wait for each other.
 class domain_set {
  public:
-  /// Binds the sockets of the configured domains and continues those of `before`; nothing: this
+  /// Binds the sockets of the configured domains and continues those of `before`; nullopt: this
   /// process has no keeper and no successor. Clients can connect, and requests wait for `serve`.
   /// Throws `error` if no domain can be served: the name of a configured one is not valid
   /// (invalid_argument; nothing was changed), another process serves here (address_in_use), or the

@@ -128,7 +128,7 @@ send_result send_packet(int socket,
 
 namespace {
 
-/// Returns the size of the packet; nothing: `status` says why. Throws.
+/// Returns the size of the packet; nullopt: `status` says why. Throws.
 std::optional<std::size_t> receive_into(int socket,
                                         msghdr& header,
                                         int flags,

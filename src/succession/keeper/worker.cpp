@@ -67,7 +67,7 @@ void warn(const std::string& text) noexcept {
   base::log(log_level::warning, text);
 }
 
-/// How the program has ended; nothing: not known, it was another process's child.
+/// How the program has ended; nullopt: not known, it was another process's child.
 using exit_status = std::optional<int>;
 
 std::string text_of(exit_status status) {
@@ -268,7 +268,7 @@ class worker {
     shared_.start_at.set(now);
   }
 
-  /// Returns why a takeover is refused; nothing: it is not.
+  /// Returns why a takeover is refused; nullopt: it is not.
   [[nodiscard]] std::optional<std::string> refusal() const {
     const auto left = shared_.pause.left(clock::now());
     if (!left) {

@@ -66,7 +66,7 @@ struct takeover_state {
   journal::journal log;
   stored_files descriptors;
   std::vector<records::descriptor_id> stored;  ///< numbers of all `descriptors` at first
-  /// The session in whose steps the last broker and those before it have died; nothing: none.
+  /// The session in whose steps the last broker and those before it have died; nullopt: none.
   std::optional<core::session_id> suspect;
   records::broker_record broker;
   core::saved_state state;
