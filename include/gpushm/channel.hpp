@@ -343,8 +343,8 @@ class channel_consumer {
   std::unique_ptr<gpushm_consumer, glue::deleter<&gpushm_consumer_close>> handle_;
 };
 
-/// A consumer of a channel, as a process sees it that is not a member. The members are those of
-/// `gpushm_channel_consumer_info`.
+/// A consumer of a channel, as a process sees it that has not joined the channel. The members are
+/// those of `gpushm_channel_consumer_info`.
 struct channel_consumer_status {
   consumer_mode mode = consumer_mode::block;
   std::uint32_t may_hold = 0;
@@ -359,7 +359,7 @@ struct channel_consumer_status {
   gpushm::generation generation = 0;
 };
 
-/// A channel, as a process sees it that is not a member: for tools. The members are those of
+/// A channel, as a process sees it that has not joined it: for tools. The members are those of
 /// `gpushm_channel_info`, and its consumers.
 struct channel_status {
   std::uint32_t slots = 0;

@@ -24,14 +24,16 @@ struct dtype {
   [[nodiscard]] dl::data_type dlpack() const noexcept { return {code, bits, lanes}; }
 };
 
-/// Of a name ("float32", "<f4", "torch.bfloat16"), a NumPy, ml_dtypes or PyTorch dtype, or a NumPy
-/// or Python scalar type. Raises TypeError that lists the known ones. Needs the GIL.
+/// Finds the type of a name ("float32", "<f4", "torch.bfloat16"), a NumPy, ml_dtypes or PyTorch
+/// dtype, or a NumPy or Python scalar type. Raises TypeError that lists the known ones. Needs the
+/// GIL.
 const dtype& find_dtype(nanobind::handle object);
 /// Returns null if unknown.
 const dtype* find_dtype(std::string_view name) noexcept;
 /// The type of DLPack; null if unknown.
 const dtype* find_dtype(dl::data_type type) noexcept;
-/// Of a format of the buffer protocol. Null: unknown, or in big-endian order.
+/// Finds the type of a format of the buffer protocol. Returns null if it is unknown, or in
+/// big-endian order.
 const dtype* find_dtype(std::string_view format, std::size_t itemsize) noexcept;
 
 void register_dtypes(nanobind::module_& module);

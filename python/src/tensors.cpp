@@ -121,7 +121,7 @@ named_slice to_slice(const string& name, nb::handle slice) {
   return result;
 }
 
-/// By names or patterns: one slice, or several. None: none.
+/// Reads slices by names or patterns: one slice for each, or several. Python's None has none.
 std::vector<named_slice> to_slices(nb::handle slices) {
   std::vector<named_slice> result;
   if (slices.is_none()) {

@@ -135,7 +135,7 @@ class node {
 
   [[nodiscard]] level kind() const noexcept { return key_.first; }
   [[nodiscard]] const std::string& name() const noexcept { return key_.second; }
-  /// Of gpu_bytes: of all GPUs.
+  /// The used amount; for gpu_bytes that of all GPUs together.
   [[nodiscard]] std::uint64_t used(resource resource) const noexcept {
     return total_[static_cast<std::size_t>(resource)].used;
   }
@@ -291,7 +291,7 @@ class budget {
   /// Returns false if the principal holds more than it could take now: it must release some first.
   [[nodiscard]] bool within_share(const account& account, const item& item) const noexcept;
 
-  /// Of gpu_bytes: of all GPUs.
+  /// The used amount; for gpu_bytes that of all GPUs together.
   [[nodiscard]] std::uint64_t used(resource resource) const noexcept {
     return whole_->used(resource);
   }

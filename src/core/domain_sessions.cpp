@@ -337,7 +337,7 @@ void domain::end_lease_of_ended_session(session_id id,
     end_with_exporter(segment, end, actor);
   } else if ((end != end_kind::goodbye || segment.backend == backend::signals) &&
              !segment.removed &&
-             is_in_use(segment)) {  // nobody signals the words of such a page any more
+             is_in_use(segment)) {  // no process signals the timelines of such a page now
     segment.exporter_gone = true;
     show(segment);
   }

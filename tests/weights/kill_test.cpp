@@ -171,7 +171,7 @@ class killed_at_random : public testing::TestWithParam<where> {
              fake_),
          true});
   }
-  /// It has nothing to do any more.
+  /// It has nothing left to do.
   static void end(participant& participant) {
     participant.process.close_stdin();
     EXPECT_EQ(participant.process.wait_exit(30s), gpushm_testing::exited(0))

@@ -85,7 +85,7 @@ class domain_recorder {
   void check_returner(gpushm::generation generation, core::session_id session) const;
   /// Throws as `check_returner` and `segment_ledger::check_publication`.
   void check_publication(const wire::publish& message, core::session_id session) const;
-  /// Of a timeline page that is handed back; not known without a ledger.
+  /// Returns the identity of a timeline page that is handed back. It is unknown without a ledger.
   [[nodiscard]] page_identity page_of(gpushm::generation generation) const noexcept;
   /// The time to hand back what an earlier broker has lost is over.
   void end_returns() noexcept;

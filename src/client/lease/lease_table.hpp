@@ -72,7 +72,7 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   [[nodiscard]] bool has_receipts() const noexcept {
     return has_receipts_.load(std::memory_order_relaxed);
   }
-  /// No lease can be taken from replies of `connection` any more.
+  /// From now on no lease can be taken from replies of `connection`.
   void end_takes(connection& connection);
   /// The broker of `target` has granted a lost lease again.
   void renew(const std::shared_ptr<segment_lease>& lease,

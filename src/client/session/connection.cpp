@@ -197,7 +197,7 @@ class connection::exchange {
         deadline_(deadline),
         turn_(connection, about, deadline),
         id_(connection.next_id_.fetch_add(1, std::memory_order_relaxed)) {}
-  /// Of a request that was sent before.
+  /// Continues the exchange of a request that was already sent.
   exchange(connection& connection,
            const subject& about,
            steady_time deadline,

@@ -374,7 +374,7 @@ void segment_ledger::check_publication(gpushm::generation generation,
   }
 }
 
-/// It is not missing any more.
+/// Records that it is no longer missing.
 void segment_ledger::found(places::iterator place, const std::string& name) noexcept {
   place->second.is_missing = false;
   missing_.erase(name);

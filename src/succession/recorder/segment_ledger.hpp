@@ -149,7 +149,7 @@ class segment_ledger {
   /// Not from `missing_`.
   void drop(places::iterator place) noexcept;
   void found(places::iterator place, const std::string& name) noexcept;
-  /// Logs once that so many segments have been handed back; `more`: is missing after that.
+  /// Logs once how many segments have been handed back; `more`: how many are missing after that.
   void report_returned(const char* more) noexcept;
   void failed(const char* why) noexcept;
 
