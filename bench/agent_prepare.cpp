@@ -57,7 +57,7 @@ dra_claim add(gpushm::testing::fake_kube_api& server, unsigned number) {
   return {claim.name_space, claim.name, claim.uid};
 }
 
-void expect_ok(const dra_answers& answers) {
+void expect_ok(const dra_responses& answers) {
   for (const auto& [uid, answer] : answers) {
     if (!answer.error.empty()) {
       std::fprintf(stderr, "%s\n", answer.error.c_str());

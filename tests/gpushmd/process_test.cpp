@@ -31,7 +31,7 @@ using gpushm_testing::claim_number;
 using gpushm_testing::claim_object;
 using gpushm_testing::claim_path;
 using gpushm_testing::dra_claim;
-using gpushm_testing::dra_replies;
+using gpushm_testing::dra_responses;
 using gpushm_testing::eventually;
 using gpushm_testing::exited;
 using gpushm_testing::scaled_timeout;
@@ -448,7 +448,7 @@ TEST_F(agent_process, claim_is_a_domain_until_unprepared) {
   node_->start_agent();
   ASSERT_TRUE(node_->wait_ready());
   const dra_claim one = claim(1);
-  const dra_replies prepared = node_->claims().prepare("gpushm.dev", {one});
+  const dra_responses prepared = node_->claims().prepare("gpushm.dev", {one});
   ASSERT_EQ(prepared.at(one.uid).error, "") << errors();
   const std::string domain = "claim-" + one.uid;
   {
@@ -458,7 +458,7 @@ TEST_F(agent_process, claim_is_a_domain_until_unprepared) {
     created.publish();
     EXPECT_EQ(node_->metric("gpushm_segments{domain=\"" + domain + "\"}"), 1);
     EXPECT_EQ(node_->metric("gpushm_dra_prepared_claims"), 1);
-    const dra_replies ended = node_->claims().unprepare("gpushm.dev", {one});
+    const dra_responses ended = node_->claims().unprepare("gpushm.dev", {one});
     EXPECT_EQ(ended.at(one.uid).error, "");
   }
   EXPECT_FALSE(fs::exists(node_->domain_directory(domain)));

@@ -23,7 +23,7 @@ using gpushm_testing::claim_number;
 using gpushm_testing::claim_object;
 using gpushm_testing::claim_path;
 using gpushm_testing::dra_claim;
-using gpushm_testing::dra_replies;
+using gpushm_testing::dra_responses;
 using gpushm_testing::exited;
 using gpushm_testing::scaled_timeout;
 using gpushm_testing::stream;
@@ -69,7 +69,7 @@ class agent_share : public ::testing::TestWithParam<bool> {
   }
   // The CDI devices of a pod that uses the claim.
   [[nodiscard]] std::vector<std::string> prepare(const dra_claim& used) {
-    const dra_replies responses = node_->claims().prepare("gpushm.dev", {used});
+    const dra_responses responses = node_->claims().prepare("gpushm.dev", {used});
     EXPECT_EQ(responses.at(used.uid).error, "");
     std::vector<std::string> all;
     for (const auto& device : responses.at(used.uid).devices) {

@@ -191,7 +191,7 @@ TEST_P(dra_cluster, claims_survive_removed_api_version) {
 TEST_P(dra_cluster, deleted_claim_is_swept) {
   const claim_reference claim = claim_number(1);
   server_->put(claim_path(claim, GetParam()), claim_object(claim));
-  const dra_answers responses =
+  const dra_responses responses =
       kubelet_->prepare(test_driver, {{claim.name_space, claim.name, claim.uid}});
   EXPECT_EQ(responses.at(claim.uid).error, "");
   EXPECT_EQ(responses.at(claim.uid).devices.size(), 1U);

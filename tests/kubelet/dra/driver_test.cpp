@@ -100,7 +100,7 @@ class dra_driver : public testing::Test {
     cluster_.put(claim_path(claim), claim_object(claim, results));
     return {claim.name_space, claim.name, claim.uid};
   }
-  dra_answer prepare(const dra_claim& claim) {
+  dra_response prepare(const dra_claim& claim) {
     return kubelet_->prepare(test_driver, {claim}).at(claim.uid);
   }
   /// The kubelet reports the registration to the driver before it adds the driver to its plugins.
@@ -171,7 +171,7 @@ TEST_F(dra_driver, prepared_claim_is_usable_by_clients) {
   const dra_claim claim = add_claim(1,
                                     {{.request = "gpu", .driver = "gpu.nvidia.com"},
                                      {.request = "share", .device = "share-3", .share_id = "s-1"}});
-  const dra_answer response = prepare(claim);
+  const dra_response response = prepare(claim);
   EXPECT_EQ(response.error, "");
   const dra_device expected{
       {"share"}, test_node, "share-3", {"gpushm.dev/claim=claim-" + claim.uid + "-share-3"}, "s-1"};
@@ -196,7 +196,7 @@ TEST_F(dra_driver, v1beta1_kubelet_gets_devices_without_share_id) {
   ASSERT_TRUE(kubelet_->wait_registered(test_driver, timeout));
   EXPECT_EQ(kubelet_->plugin_of(test_driver)->service(), "v1beta1.DRAPlugin");
   const dra_claim claim = add_claim(1, {{.share_id = "s-1"}});
-  const dra_answer response = prepare(claim);
+  const dra_response response = prepare(claim);
   EXPECT_EQ(response.error, "");
   ASSERT_EQ(response.devices.size(), 1U);
   EXPECT_EQ(response.devices[0].share_id, std::nullopt);
@@ -209,7 +209,7 @@ TEST_F(dra_driver, each_claim_in_a_call_has_its_own_error) {
   const dra_claim gone{"default", "claim-2", uid_of(2)};
   const dra_claim invalid{"default", "claim-3", "../x"};
   const dra_claim other = add_claim(4, {{.device = "share-4"}});
-  dra_answers responses = kubelet_->prepare(test_driver, {good, gone, invalid, other});
+  dra_responses responses = kubelet_->prepare(test_driver, {good, gone, invalid, other});
   EXPECT_EQ(responses.at(good.uid).error, "");
   EXPECT_EQ(responses.at(gone.uid).error,
             "prepare claim \"default/claim-2\": the claim no longer exists on the API server (pods "
@@ -254,7 +254,7 @@ TEST_F(dra_driver, only_unknown_claims_wait_for_a_slow_server) {
   const dra_claim ended = add_claim(100);
   const dra_claim known = add_claim(101, {{.device = "share-1"}});
   prepare(ended);
-  const dra_answer first = prepare(known);
+  const dra_response first = prepare(known);
   const auto channel = kubelet_->plugin_of(test_driver)->channel();
   cluster_.hold_gets();
   {
@@ -307,7 +307,7 @@ TEST_F(dra_driver, cancelled_calls_are_not_worked_off) {
 TEST_F(dra_driver, prepare_is_cached_until_kubelet_restart) {
   start_all();
   const dra_claim claim = add_claim(1);
-  const dra_answer first = prepare(claim);
+  const dra_response first = prepare(claim);
   EXPECT_EQ(prepare(claim), first);
   EXPECT_EQ(observer_.count("dra NodePrepareResources ok"), 1U);
   kubelet_.reset();
@@ -497,7 +497,7 @@ TEST_F(dra_driver, newer_checkpoint_blocks_serving_until_removed) {
 TEST_F(dra_driver, second_instance_takes_over_when_first_stops) {
   start_all();
   const dra_claim claim = add_claim(1);
-  const dra_answer first = prepare(claim);
+  const dra_response first = prepare(claim);
   broker_domains second_domains(run_);
   driver second(options(), cluster_, second_domains);
   ASSERT_TRUE(eventually([&] { return !second.status().problem.empty(); }, timeout));

@@ -21,7 +21,7 @@ std::optional<std::string> share_of(const v1beta1::Device& /*device*/) {
 }
 
 template <typename Each>
-void read_devices(const Each& from, dra_answer& answer) {
+void read_devices(const Each& from, dra_response& answer) {
   if constexpr (requires { from.devices(); }) {
     for (const auto& each : from.devices()) {
       answer.devices.push_back({{each.request_names().begin(), each.request_names().end()},
@@ -34,9 +34,9 @@ void read_devices(const Each& from, dra_answer& answer) {
 }
 
 template <typename Request, typename Response, typename Call>
-dra_answers call_plugin(const std::vector<dra_claim>& claims,
-                        std::chrono::milliseconds timeout,
-                        const Call& call) {
+dra_responses call_plugin(const std::vector<dra_claim>& claims,
+                          std::chrono::milliseconds timeout,
+                          const Call& call) {
   Request request;
   for (const dra_claim& each : claims) {
     auto& claim = *request.add_claims();
@@ -48,9 +48,9 @@ dra_answers call_plugin(const std::vector<dra_claim>& claims,
   context.set_deadline(std::chrono::system_clock::now() + timeout);
   Response response;
   const grpc::Status status = call(&context, request, &response);
-  dra_answers answers;
+  dra_responses answers;
   for (const dra_claim& each : claims) {
-    dra_answer& answer = answers[each.uid];
+    dra_response& answer = answers[each.uid];
     const auto claim = response.claims().find(each.uid);
     if (!status.ok()) {
       answer.error = "call failed: " + status.error_message();
@@ -66,10 +66,10 @@ dra_answers call_plugin(const std::vector<dra_claim>& claims,
 
 }  // namespace
 
-dra_answers call_prepare(const std::shared_ptr<grpc::Channel>& channel,
-                         const std::string& service,
-                         const std::vector<dra_claim>& claims,
-                         std::chrono::milliseconds timeout) {
+dra_responses call_prepare(const std::shared_ptr<grpc::Channel>& channel,
+                           const std::string& service,
+                           const std::vector<dra_claim>& claims,
+                           std::chrono::milliseconds timeout) {
   if (service == "v1.DRAPlugin") {
     const auto stub = v1::DRAPlugin::NewStub(channel);
     return call_plugin<v1::NodePrepareResourcesRequest, v1::NodePrepareResourcesResponse>(
@@ -82,10 +82,10 @@ dra_answers call_prepare(const std::shared_ptr<grpc::Channel>& channel,
       claims, timeout, [&](auto... arguments) { return stub->NodePrepareResources(arguments...); });
 }
 
-dra_answers call_unprepare(const std::shared_ptr<grpc::Channel>& channel,
-                           const std::string& service,
-                           const std::vector<dra_claim>& claims,
-                           std::chrono::milliseconds timeout) {
+dra_responses call_unprepare(const std::shared_ptr<grpc::Channel>& channel,
+                             const std::string& service,
+                             const std::vector<dra_claim>& claims,
+                             std::chrono::milliseconds timeout) {
   if (service == "v1.DRAPlugin") {
     const auto stub = v1::DRAPlugin::NewStub(channel);
     return call_plugin<v1::NodeUnprepareResourcesRequest, v1::NodeUnprepareResourcesResponse>(

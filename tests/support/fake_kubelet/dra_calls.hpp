@@ -28,24 +28,24 @@ struct dra_device {
 };
 
 /// A driver's answer for one claim. If `error` is not empty, the devices are meaningless.
-struct dra_answer {
+struct dra_response {
   std::vector<dra_device> devices;
   std::string error;
-  bool operator==(const dra_answer&) const = default;
+  bool operator==(const dra_response&) const = default;
 };
 
 /// Answers by UID.
-using dra_answers = std::map<std::string, dra_answer>;
+using dra_responses = std::map<std::string, dra_response>;
 
 // Each makes one call of the service "v1.DRAPlugin" or "v1beta1.DRAPlugin". If the call fails, its
 // text is the error of every claim, as in a kubelet. A claim without an answer gets an error, too.
-[[nodiscard]] dra_answers call_prepare(const std::shared_ptr<grpc::Channel>& channel,
-                                       const std::string& service,
-                                       const std::vector<dra_claim>& claims,
-                                       std::chrono::milliseconds timeout);
-[[nodiscard]] dra_answers call_unprepare(const std::shared_ptr<grpc::Channel>& channel,
+[[nodiscard]] dra_responses call_prepare(const std::shared_ptr<grpc::Channel>& channel,
                                          const std::string& service,
                                          const std::vector<dra_claim>& claims,
                                          std::chrono::milliseconds timeout);
+[[nodiscard]] dra_responses call_unprepare(const std::shared_ptr<grpc::Channel>& channel,
+                                           const std::string& service,
+                                           const std::vector<dra_claim>& claims,
+                                           std::chrono::milliseconds timeout);
 
 }  // namespace gpushm_testing

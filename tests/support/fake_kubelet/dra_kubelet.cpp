@@ -209,8 +209,9 @@ std::vector<dra_registration> dra_kubelet::registrations() const {
   return registrations_;
 }
 
-dra_answers dra_kubelet::prepare(const std::string& driver, const std::vector<dra_claim>& claims) {
-  dra_answers answers;
+dra_responses dra_kubelet::prepare(const std::string& driver,
+                                   const std::vector<dra_claim>& claims) {
+  dra_responses answers;
   std::vector<dra_claim> to_prepare;
   {
     const std::lock_guard lock(mutex_);
@@ -244,10 +245,10 @@ dra_answers dra_kubelet::prepare(const std::string& driver, const std::vector<dr
   return answers;
 }
 
-dra_answers dra_kubelet::unprepare(const std::string& driver,
-                                   const std::vector<dra_claim>& claims) {
+dra_responses dra_kubelet::unprepare(const std::string& driver,
+                                     const std::vector<dra_claim>& claims) {
   const std::shared_ptr<dra_plugin> plugin = plugin_of(driver);
-  dra_answers answers;
+  dra_responses answers;
   if (!plugin) {
     for (const dra_claim& each : claims) {
       answers[each.uid].error = "DRA driver " + driver + " is not registered";

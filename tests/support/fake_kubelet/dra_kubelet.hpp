@@ -66,11 +66,11 @@ class dra_kubelet {
   [[nodiscard]] std::size_t plugins_of(const std::string& driver) const;
 
   /// For a pod that uses these claims: calls the driver for those that are not prepared yet.
-  [[nodiscard]] dra_answers prepare(const std::string& driver,
-                                    const std::vector<dra_claim>& claims);
-  /// To be called after the last pod has ended.
-  [[nodiscard]] dra_answers unprepare(const std::string& driver,
+  [[nodiscard]] dra_responses prepare(const std::string& driver,
                                       const std::vector<dra_claim>& claims);
+  /// To be called after the last pod has ended.
+  [[nodiscard]] dra_responses unprepare(const std::string& driver,
+                                        const std::vector<dra_claim>& claims);
 
  private:
   struct socket_file {
@@ -93,8 +93,8 @@ class dra_kubelet {
   std::set<std::string> drivers_;  ///< all that were ever registered
   std::map<std::string, std::chrono::steady_clock::time_point> away_since_;
   std::vector<dra_registration> registrations_;
-  std::map<std::string, dra_answer> prepared_;  ///< by UID
-  std::jthread thread_;                         // last: it uses all the others
+  std::map<std::string, dra_response> prepared_;  ///< by UID
+  std::jthread thread_;                           // last: it uses all the others
 };
 
 }  // namespace gpushm_testing
