@@ -30,7 +30,7 @@ class deadline_queue final {
     }
   };
 
-  /// No effect if it is there already. Throws std::bad_alloc; then nothing has changed.
+  /// No effect if it already exists. Throws std::bad_alloc; then nothing has changed.
   void add(const entry& entry) { entries_.insert(entry); }
   /// No effect if it is not there.
   void erase(const entry& entry) noexcept { entries_.erase(entry); }

@@ -307,7 +307,7 @@ class domain {
   }
   /// Calls `visit(const segment&)` for segments in slots from `slot` on, until `effort` is used up:
   /// each slot takes 1 of it, and a segment also the std::size_t that `visit` returns. Returns the
-  /// slot to go on from; nullopt if there is none.
+  /// slot to continue from; nullopt if there is none.
   template <typename Visit>
   [[nodiscard]] std::optional<std::uint32_t> visit_segments(std::uint32_t slot,
                                                             std::size_t effort,
@@ -410,8 +410,8 @@ class domain {
                                     gpushm::generation generation = 0) const;
   /// Calls `visit` for the segments that the session may see, whose names start with `prefix` and
   /// come after `after`, in order of name, until `visit` returns false. One of each name, so that a
-  /// name is a place to go on from: a segment that is to replace a published one is left out, and
-  /// so are registered descriptors unless the prefix is theirs.
+  /// name is a place to continue from: a segment that is to replace a published one is left out,
+  /// and so are registered descriptors unless the prefix is theirs.
   template <typename Visit>
   void list(session_id session,
             std::string_view prefix,

@@ -36,8 +36,8 @@ void domain::set_fence_wait(session_id session, fence_wait wait) {
   }
 }
 
-/// True if every process that leases it may be dying, or may have died while its GPU work goes on:
-/// its contents are not final yet. For exporter-bound memory only the exporter matters.
+/// True if every process that leases it may be dying, or may have died while its GPU work
+/// continues: its contents are not final yet. For exporter-bound memory only the exporter matters.
 bool domain::waits_for_fence(const segment& segment) const {
   if (ending_sessions_ == 0) {
     return false;

@@ -14,7 +14,7 @@ enum ipc_entry {
 
 // The next definition. Called by entry.S, too.
 void* ipc_next_of(enum ipc_entry entry);
-// Where a call of dlsym or dlvsym for `name` goes on. Called by entry.S.
+// Where a call of dlsym or dlvsym for `name` continues. Called by entry.S.
 void* ipc_route(enum ipc_entry entry, const char* name);
 
 #endif

@@ -6,8 +6,8 @@
 
 namespace gpushm::cli {
 
-/// One line on standard error that shows what is going on, drawn only on a terminal, five times in
-/// a second; the destructor clears it.
+/// One line on standard error that shows the progress, drawn only on a terminal, five times in a
+/// second; the destructor clears it.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class live_line {

@@ -17,7 +17,7 @@
 namespace gpushm::broker_detail {
 
 /// Carries out what the domain wants (docs/adr/0020): slots, replies, questions and events, in that
-/// order, which are then recorded. Allocates no memory that it cannot go on without.
+/// order, which are then recorded. Continues without memory that it cannot allocate.
 ///
 /// Events to many subscribers take several turns: the changes that not all have are a queue, so
 /// that each subscriber gets its events in the order of the changes.

@@ -365,7 +365,7 @@ prepared requests::handle(const context& context, const wire::attach& message) {
     files.chunks.push_back(std::move(writable));
   }
   record_.record(files, changed);
-  if (!by_signaler) {  // it has not come back
+  if (!by_signaler) {  // it has not reconnected
     pages_.end(message.generation);
   }
   return reply;

@@ -223,7 +223,7 @@ std::shared_ptr<connection> broker_link::get(std::chrono::milliseconds connect_t
   return connection_;
 }
 
-/// Leases in flight are lost with the former connection (`lease_table::take`).
+/// Leases in flight are lost with the previous connection (`lease_table::take`).
 void broker_link::take_over(connection& former, const std::shared_ptr<connection>& next) {
   former.worker().set_listener(nullptr);
   next->worker().set_listener(this);

@@ -41,9 +41,9 @@ class broker_link final : private lease_listener {
   /// That of the broker to which the link has connected first.
   [[nodiscard]] const std::string& socket_path() const noexcept { return options_.socket_path; }
 
-  /// Returns the connection; a new one if the former has ended. Blocks while this or another thread
-  /// connects, for the timeouts of the options: one thread as long as `connect`, others for one
-  /// request. Throws as `client::connect`, and cancelled if `stop` is requested meanwhile.
+  /// Returns the connection; a new one if the previous one has ended. Blocks while this or another
+  /// thread connects, for the timeouts of the options: one thread as long as `connect`, others for
+  /// one request. Throws as `client::connect`, and cancelled if `stop` is requested meanwhile.
   [[nodiscard]] std::shared_ptr<connection> get(const std::stop_token& stop = {}) {
     return get(options_.timeout, options_.request_limit, stop);
   }

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 /// Intervals between opens of what another process has to hand back; no event reports that it has.
 constexpr milliseconds first_poll{5};
 constexpr milliseconds longest_poll{500};
-/// A process that begins to hand back and does not go on has 3 s, then the broker lets others do
+/// A process that begins to hand back and does not continue has 3 s, then the broker lets others do
 /// so.
 constexpr milliseconds late_time{5'000};
 
@@ -69,7 +69,7 @@ void hand_back_one(lease_table& leases,
   got.granted.keep();
 }
 
-/// Whether its signaler must do that: a reader does so when that one does not come back.
+/// Whether its signaler must hand it back: a reader does so when the signaler does not reconnect.
 bool is_of_another_signaler(const segment_lease& lease) {
   return lease.info().backend == backend::signals && !lease.is_creator();
 }
@@ -98,8 +98,8 @@ bool open_one(lease_table& leases,
   return true;
 }
 
-/// Hands back what has not come back in time: of a page whose signaler has not come back the
-/// broker ends the words. Returns false if another process is at it.
+/// Hands back segments that their creators have not handed back in time: of a page whose signaler
+/// has not reconnected the broker ends the words. Returns false if another process is at it.
 bool hand_back_late(lease_table& leases,
                     const std::shared_ptr<segment_lease>& lease,
                     const std::shared_ptr<connection>& connection,

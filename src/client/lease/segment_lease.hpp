@@ -128,7 +128,7 @@ class segment_lease {
   /// connection waits for its threads. Called with the table's lock held.
   [[nodiscard]] std::list<place> move_to(std::shared_ptr<connection> successor);
   /// Number of connections that it keeps; after a move, more than one only while other threads read
-  /// a former one.
+  /// a previous one.
   [[nodiscard]] std::size_t connections() const;
 
   // ---- after the death of a broker and its keeper (handback.hpp) ----

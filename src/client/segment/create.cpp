@@ -54,8 +54,8 @@ void attach_chunks(segment_lease& lease,
 }
 
 /// Limit, in addition to the broker's delay, of the wait for a name of a dead process that may
-/// still write: a program that is restarted immediately waits for its former name. No event reports
-/// when the name is free.
+/// still write: a program that is restarted immediately waits for its previous name. No event
+/// reports when the name is free.
 constexpr std::chrono::seconds name_retry_limit{5};
 constexpr std::chrono::milliseconds name_poll{5};
 

@@ -59,7 +59,7 @@ class lease_worker {
   /// Starts the thread. Throws `errc::system_error` if it cannot be created.
   void start();
 
-  /// `listener` must exist until it is replaced; null: none. After return, the former one is not
+  /// `listener` must exist until it is replaced; null: none. After return, the previous one is not
   /// called again. Must not be called from `end_lost`.
   void set_listener(lease_listener* listener);
   void reply_for(gpushm::generation generation, confirm_reply reply);

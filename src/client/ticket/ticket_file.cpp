@@ -191,7 +191,7 @@ void create_or_replace(temporary_file& file, const std::string& path) {
 
 enum class file_status : unsigned char { absent, dead_exporter, live_exporter };
 
-/// Reads the file's bytes. An exporter that replaces its file unlocks the former one after that:
+/// Reads the file's bytes. An exporter that replaces its file unlocks the previous one after that:
 /// then the file of that name is read again.
 file_status read_file(const std::string& path, std::vector<std::byte>& bytes) {
   constexpr int most_replacements = 1'000;
@@ -350,7 +350,7 @@ void ticket_file::replace(std::span<const std::byte> ticket) {
   } else {
     create_or_replace(file, path_);
   }
-  file_ = file.take();  // unlocks the former file, of which no name is left
+  file_ = file.take();  // unlocks the previous file, of which no name is left
 }
 
 ticket_file::~ticket_file() {

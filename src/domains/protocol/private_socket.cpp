@@ -58,7 +58,7 @@ std::optional<reply> try_once(const std::string& path,
   }
 }
 
-/// As `try_once`; nothing also if no broker is there.
+/// As `try_once`; returns nullopt also if there is no broker.
 std::optional<reply> try_to_ask(const std::string& path,
                                 const std::vector<std::byte>& packet,
                                 time_point deadline) {

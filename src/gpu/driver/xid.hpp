@@ -45,7 +45,7 @@ inline constexpr auto known_xids = std::to_array<known_xid>({
     {143, "GPU initialization failure", xid_kind::needs_reset},
 });
 
-/// The GPU's memory cannot come back after this one.
+/// The GPU's memory is lost for good after this Xid.
 inline constexpr std::uint64_t fallen_off_the_bus = 79;
 
 /// Returns null if it is not in the list.

@@ -126,7 +126,7 @@ cuda::CUstream ordered_stores::own_stream(cuda::CUcontext context,
 void ordered_stores::end_own_stream() noexcept {
   const cuda::CUstream ended = std::exchange(own_stream_, nullptr);
   if (ended != nullptr && driver::context_life(own_context_) == own_life_) {
-    // Its work goes on.
+    // Its work continues.
     driver::close_quietly("cuStreamDestroy",
                           [&](const cuda_driver& cu) { return cu->cuStreamDestroy_v2(ended); });
   }

@@ -37,7 +37,7 @@ inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 /// (`*.index.json`), or a folder with `model.safetensors.index.json` or `model.safetensors`; the
 /// files of an index are in its folder, and have the tensors that it names; others in them are left
 /// out, and counted in the log. Checked is that tensors fill each file exactly, without holes and
-/// overlaps, and that no name is there twice. Blocks while headers are read. Throws `error` for
+/// overlaps, and that no name occurs twice. Blocks while headers are read. Throws `error` for
 /// operation "load" and the path: invalid_file, permission_denied, system_error,
 /// too_many_descriptors.
 [[nodiscard]] std::vector<model_file> open_model(const std::vector<std::string>& paths);

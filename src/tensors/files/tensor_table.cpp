@@ -370,7 +370,7 @@ void tensor_table::check_texts() const {
 }
 
 void tensor_table::check_names() const {
-  // Strictly ascending: so all names are different, and each tensor is there once.
+  // Strictly ascending: so all names are different, and each tensor occurs once.
   std::string_view last;
   for (std::size_t i = 0; i != counts_.tensors; ++i) {
     const std::uint32_t index = by_name(i);

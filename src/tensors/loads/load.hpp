@@ -11,11 +11,11 @@
 namespace gpushm::tensors {
 
 /// Loads a model into the persistent segment `name`, once for all that call this at the same time:
-/// one process reads, the others wait. If it dies, one of them goes on behind its fence, from the
+/// one process reads, the others wait. If it dies, one of them continues after its fence, from the
 /// last piece that was copied and hashed (docs/adr/0034). Returns the segment, open for reading,
 /// when it is complete, at once if it is: without opening a file if their stamps are known; else
-/// after all have been read and compared (docs/tensors.md). If the broker ends and no other one
-/// continues it, goes on with the next one, for which it waits at most 30 s. Throws `error`: as
+/// after all have been read and compared (docs/tensors.md). If the broker ends without a takeover,
+/// continues with the next broker, for which it waits at most 30 s. Throws `error`: as
 /// `open_model`, `client::create` and `client::open`; already_exists (the name has another model,
 /// other contents of these files, or something else), timed_out, cancelled.
 [[nodiscard]] segment load(client& client,

@@ -44,7 +44,7 @@ struct seal_value {
   std::uint64_t version = 1;
   slab_id id{};
   std::array<char, 32> table_hash{};
-  /// Stored last, with release: depends on the id, so that no former contents of the memory have
+  /// Stored last, with release: depends on the id, so that no previous contents of the memory have
   /// it.
   std::uint64_t mark = 0;
   friend bool operator==(const seal_value&, const seal_value&) = default;

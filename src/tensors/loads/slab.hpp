@@ -68,7 +68,7 @@ void seal(segment& segment,
           const slab_info& info,
           const table_words& table,
           const model_sources& sources = {});
-/// Whether a segment is complete: its seal is there. What the loader wrote before it is visible to
+/// Whether a segment is complete, that is sealed. What the loader wrote before it is visible to
 /// this thread then. Does not read the table, which `table_of` checks. Blocks while the seal is
 /// copied.
 [[nodiscard]] bool is_sealed(const segment& segment, const slab_info& info);
