@@ -91,7 +91,7 @@ class Timeline:
 
     def signal(self, value: int, *, stream: object = None) -> None:
         """
-        Signal a larger value: now, or when ``stream`` has done what it was given before.
+        Signal a larger value: now, or when ``stream`` has completed its earlier work.
 
         Does not block; without ``stream``: after streams that have still to signal, and waits at most a
         second for a graph that has.
@@ -203,7 +203,7 @@ class StreamBatch:
         """
 
     def signal(self, timeline: Timeline, value: int) -> StreamBatch:
-        """Signal ``value`` when the stream has done what it was given before."""
+        """Signal ``value`` when the stream has completed its earlier work."""
 
     def wait_flags(self, timeline: Timeline, flags: int) -> StreamBatch:
         """As :meth:`wait`, until the timeline has any of these flags."""
@@ -716,7 +716,7 @@ class Slot:
     def publish(self, metadata: bytes = b'', *, stream: object = None, cpu: bool = False) -> int:
         """
         Publish the item, with up to 256 bytes of metadata, and return its number, from 1: when the
-        stream that the slot was acquired for (or ``stream``) has done what it was given before; now,
+        stream that the slot was acquired for (or ``stream``) has completed its earlier work; now,
         if it was acquired without one, or with ``cpu=True`` (synchronise the stream first).
 
         Does not wait. Raises gpushm.InvalidArgumentError (published or abandoned before),
@@ -789,7 +789,7 @@ class Item:
     def release(self, *, stream: object = None, cpu: bool = False) -> None:
         """
         Releases the item: when the stream that it was taken for (or ``stream``) has
-        done what it was given before; now, if it was taken without one, or with ``cpu=True``
+        completed its earlier work; now, if it was taken without one, or with ``cpu=True``
         (synchronise the stream first).
 
         Does not wait. Raises gpushm.InvalidArgumentError (released before).

@@ -617,8 +617,8 @@ void register_slot(nb::module_& module) {
                   "False) -> int"),
           "Publish the item, with up to 256 bytes of metadata, and return its number, from 1: "
           "when the\n"
-          "stream that the slot was acquired for (or ``stream``) has done what it was given "
-          "before; now,\n"
+          "stream that the slot was acquired for (or ``stream``) has completed its earlier work; "
+          "now,\n"
           "if it was acquired without one, or with ``cpu=True`` (synchronise the stream first).\n\n"
           "Does not wait. Raises gpushm.InvalidArgumentError (published or abandoned before),\n"
           "TooManyWaitsError: the slot is still acquired.")
@@ -680,7 +680,7 @@ void register_item(nb::module_& module) {
            nb::sig("def release(self, *, stream: object = None, cpu: bool = False) -> None"),
            "Releases the item: when the stream that it was taken for (or "
            "``stream``) has\n"
-           "done what it was given before; now, if it was taken without one, or with ``cpu=True``\n"
+           "completed its earlier work; now, if it was taken without one, or with ``cpu=True``\n"
            "(synchronise the stream first).\n\n"
            "Does not wait. Raises gpushm.InvalidArgumentError (released before).");
   def_context_manager(item, "def __enter__(self) -> Item", release_if_open);

@@ -161,7 +161,7 @@ void register_stream_batch(nb::module_& module) {
            nb::arg("timeline"),
            nb::arg("value"),
            nb::sig("def signal(self, timeline: Timeline, value: int) -> StreamBatch"),
-           "Signal ``value`` when the stream has done what it was given before.")
+           "Signal ``value`` when the stream has completed its earlier work.")
       .def("wait_flags",
            add<GPUSHM_STREAM_WAIT_FLAGS>,
            nb::arg("timeline"),

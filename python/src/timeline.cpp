@@ -280,7 +280,7 @@ void register_timeline(nb::module_& module) {
            nb::kw_only(),
            nb::arg("stream").none() = nb::none(),
            nb::sig("def signal(self, value: int, *, stream: object = None) -> None"),
-           "Signal a larger value: now, or when ``stream`` has done what it was given before.\n\n"
+           "Signal a larger value: now, or when ``stream`` has completed its earlier work.\n\n"
            "Does not block; without ``stream``: after streams that have still to signal, and waits "
            "at most a\nsecond for a graph that has.\n"
            "Raises gpushm.ValueOutOfRangeError, InvalidArgumentError (not larger than before, or "

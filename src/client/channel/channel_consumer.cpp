@@ -64,8 +64,8 @@ void channel_consumer::close() noexcept {
   if (!await_releases(base::deadline_after(close_limit), {})) {
     base::log(log_level::warning,
               "channel \"" + name_ +
-                  "\": closed before a stream has released what it was given; the producer waits "
-                  "until this process ends (synchronize the stream before closing the consumer)");
+                  "\": closed while a stream still has items to release; the producer waits until "
+                  "this process ends (synchronize the stream before closing the consumer)");
     timelines_->pages().keep(range_.page);
     timelines_->pages().keep(producer_page_);
     leak(joined_lease_);

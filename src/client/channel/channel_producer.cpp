@@ -77,8 +77,8 @@ void channel_producer::close() noexcept {
   if (!published_->wait(base::deadline_after(close_limit))) {
     base::log(log_level::warning,
               "channel \"" + name_ +
-                  "\": closed before a stream has published what it was given; it ends with this "
-                  "process (synchronize the stream before closing the channel)");
+                  "\": closed while a stream still has items to publish; it ends with this process "
+                  "(synchronize the stream before closing the channel)");
     // Streams still use these pages.
     timelines_->pages().keep(std::move(page_));
     for (auto& each : retired_) {
