@@ -253,7 +253,7 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-/// Returns nothing if there is nothing to run.
+/// Returns nullopt if there is nothing to run.
 std::optional<settings> parse(int argc, char** argv) {
   settings chosen;
   for (int i = 1; i < argc; ++i) {

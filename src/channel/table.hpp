@@ -55,7 +55,7 @@ class table_view {
   /// The last good item, when `published_timeline` has ended: of this producer, or of those before.
   /// It is announced and published: a stream may have published one that was never announced.
   [[nodiscard]] std::uint64_t last_good() const noexcept;
-  /// The slot of an item; nothing if the producer has stored what is not a slot.
+  /// The slot of an item; nullopt if the producer has stored what is not a slot.
   [[nodiscard]] std::optional<std::uint32_t> slot_of(std::uint64_t item) const noexcept;
   /// The slot of the item `count` of those that were given to the entry `entry`. As `slot_of`.
   [[nodiscard]] std::optional<std::uint32_t> given_slot(std::uint32_t entry,

@@ -70,7 +70,7 @@ class chunk_records : public testing::Test {
   [[nodiscard]] journal::journal journal_now() const {
     return journal::journal::open(base::unique_fd(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0)));
   }
-  /// Number of chunks in a record; nothing: there is no such record.
+  /// Number of chunks in a record; nullopt: there is no such record.
   [[nodiscard]] std::optional<std::size_t> recorded(gpushm::generation generation,
                                                     std::uint64_t part) const {
     const journal::journal now = journal_now();

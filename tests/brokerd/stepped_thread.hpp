@@ -110,7 +110,7 @@ class stepped_thread {
     return false;
   }
 #if defined(__x86_64__)
-  /// The number of the system call that it has stopped at the begin of; nothing: it has not.
+  /// The number of the system call that it has stopped at the begin of; nullopt: it has not.
   [[nodiscard]] std::optional<std::uint64_t> entered_call() const {
     __ptrace_syscall_info info{};
     // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast,performance-no-int-to-ptr)

@@ -99,7 +99,7 @@ struct sample {
   GstSegment segment{};
 };
 
-/// The next sample of an appsink; nothing at the end.
+/// The next sample of an appsink; nullopt at the end.
 std::optional<sample> pull(GstElement* element) {
   GstSample* pulled = nullptr;
   g_signal_emit_by_name(element, "try-pull-sample", limit, &pulled);

@@ -24,7 +24,7 @@ namespace {
 using namespace gpushm;
 using testing::HasSubstr;
 
-/// Of the error that a call throws; nothing if it throws none.
+/// Of the error that a call throws; nullopt if it throws none.
 template <typename Call>
 std::optional<errc> code_of(Call&& call) {
   try {

@@ -96,7 +96,7 @@ struct named {
 
 /// Reads a copy of the exact size, so that sanitizers detect reads past the end.
 [[nodiscard]] ticket decode_exactly(std::span<const std::byte> data);
-/// The error of reading `data`; nothing if it is valid.
+/// The error of reading `data`; nullopt if it is valid.
 [[nodiscard]] std::optional<error> rejection(std::span<const std::byte> data);
 /// Compare the whole message, including the code's next step.
 void expect_invalid(std::span<const std::byte> data, const std::string& cause);

@@ -28,7 +28,7 @@ struct channel_shape {
 [[nodiscard]] std::optional<channel_shape> shape_in(std::span<const std::byte> metadata);
 
 /// The shape of an existing channel, from its producer, also one that has ended, or from the
-/// metadata; nothing if neither is known. Does not throw if the segment cannot be opened here.
+/// metadata; nullopt if neither is known. Does not throw if the segment cannot be opened here.
 [[nodiscard]] std::optional<channel_shape> known_shape(client& broker, const std::string& name);
 
 }  // namespace gpushm::cli

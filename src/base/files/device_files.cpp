@@ -88,7 +88,7 @@ bool is_own_driver_file(int fd_directory, const char* entry, int fd) noexcept {
   return flags != -1 && (flags & FD_CLOEXEC) != 0 && is_driver_node(fd_directory, entry);
 }
 
-/// The descriptors of another process that are driver files; nothing if it cannot be inspected.
+/// The descriptors of another process that are driver files; nullopt if it cannot be inspected.
 std::optional<std::vector<int>> driver_files_of(const std::string& process) {
   const unique_fd directory(
       ::open(("/proc/" + process + "/fd").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -141,7 +141,7 @@ std::optional<std::multimap<int, int>> children_by_parent() {
   return whole ? std::optional(std::move(result)) : std::nullopt;
 }
 
-/// Whether one of `others` is the same open file as one of `own`; nothing if the kernel does not
+/// Whether one of `others` is the same open file as one of `own`; nullopt if the kernel does not
 /// report it.
 std::optional<bool> share_one(pid_t other,
                               const std::vector<int>& others,

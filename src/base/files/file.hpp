@@ -33,7 +33,7 @@ using unique_mapping = unique_handle<mapping_traits>;
 /// Fills `bytes` with random numbers that are suitable for unguessable identifiers (getrandom).
 void random_bytes(std::span<std::uint8_t> bytes);
 
-/// The first `limit_bytes` of a file; nothing if it cannot be read (`errno` has the cause).
+/// The first `limit_bytes` of a file; nullopt if it cannot be read (`errno` has the cause).
 [[nodiscard]] std::optional<std::string> read_small_file(const std::string& path,
                                                          std::size_t limit_bytes = 65'536);
 

@@ -66,13 +66,13 @@ class child_process {
   [[nodiscard]] bool wait_output(deadline until) const;
   /// Whether it is still running. Does not block.
   [[nodiscard]] bool alive() const;
-  /// Returns the next line of its output without the line feed; nothing at the end of the output.
+  /// Returns the next line of its output without the line feed; nullopt at the end of the output.
   /// Throws `error` (timed_out).
   [[nodiscard]] std::optional<std::string> read_line(deadline until);
   /// Appends the rest of its output to `text`. Returns false if `until` passes before the end.
   [[nodiscard]] bool read_all(std::string& text, deadline until);
 
-  /// Waits for its exit and reaps it: the status of waitpid(2); nothing if `until` passes first.
+  /// Waits for its exit and reaps it: the status of waitpid(2); nullopt if `until` passes first.
   [[nodiscard]] std::optional<int> wait(deadline until);
   /// Signals the whole process group; no effect once reaped.
   void kill(int signal_number) noexcept;

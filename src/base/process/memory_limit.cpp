@@ -95,14 +95,14 @@ constexpr file_names version_1{"memory.limit_in_bytes",
 constexpr file_names version_2{
     "memory.max", "memory.current", "inactive_file", "active_file", "memory.events"};
 
-/// The limit of a cgroup; nothing if it has none.
+/// The limit of a cgroup; nullopt if it has none.
 std::optional<std::uint64_t> limit_in(const std::string& directory, bool is_version_2) {
   const file_names& names = is_version_2 ? version_2 : version_1;
   const auto limit = read_number(directory + "/" + std::string(names.limit));
   return limit && *limit != unlimited ? limit : std::nullopt;
 }
 
-/// The memory left in one cgroup with a limit; nothing if its files do not report it.
+/// The memory left in one cgroup with a limit; nullopt if its files do not report it.
 std::optional<std::uint64_t> free_in(const std::string& directory,
                                      bool is_version_2,
                                      std::uint64_t limit,

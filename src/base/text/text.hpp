@@ -60,7 +60,7 @@ namespace gpushm::base {
   return split(text, "\n");
 }
 
-/// The value of a line "NAME:   value"; nothing if there is no such line.
+/// The value of a line "NAME:   value"; nullopt if there is no such line.
 [[nodiscard]] inline std::optional<std::string_view> field(std::string_view text,
                                                            std::string_view name) {
   for (const std::string_view line : lines_of(text)) {
@@ -71,7 +71,7 @@ namespace gpushm::base {
   return std::nullopt;
 }
 
-/// All of `text` as a number; nothing if it is not one.
+/// All of `text` as a number; nullopt if it is not one.
 template <typename Value>
 [[nodiscard]] std::optional<Value> number(std::string_view text, int base = 10) {
   Value value{};

@@ -154,11 +154,11 @@ class segment_lease {
     std::vector<base::guarded_fd> files = {};
     held_descriptors::part held = {};
   };
-  /// Starts to keep chunks, for `finish_keeping`; nothing if this process cannot hand the segment
+  /// Starts to keep chunks, for `finish_keeping`; nullopt if this process cannot hand the segment
   /// back, already keeps them, or has no room for the descriptors.
   [[nodiscard]] std::optional<kept_chunks> begin_keeping();
   void finish_keeping(kept_chunks chunks) noexcept;
-  /// What to send, and the descriptors; nothing if this process cannot hand it back. They are valid
+  /// What to send, and the descriptors; nullopt if this process cannot hand it back. They are valid
   /// as long as this object exists.
   [[nodiscard]] std::optional<std::pair<wire::reserve, const kept_chunks*>> to_hand_back() const;
 

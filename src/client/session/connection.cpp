@@ -499,7 +499,7 @@ std::optional<std::vector<reply>> connection::take_early(const subject& about,
   return replies;
 }
 
-/// Returns nothing if it was stopped, and cancels the request at the broker. The broker's reply to
+/// Returns nullopt if it was stopped, and cancels the request at the broker. The broker's reply to
 /// that, and any grant before it, have no waiter: a stopped broker must not block the caller.
 std::optional<reply> connection::wait_for_late(late_replies::waiter& late,
                                                const subject& about,

@@ -94,7 +94,7 @@ class connection final : public lease_returner {
                                              const std::stop_token& stop = {},
                                              const offer_taker& taker = {});
   /// Returns the replies about the names that were requested with the connection, in the order of
-  /// arrival, without those that wait for an exporter, which it cancels; nothing if they were not
+  /// arrival, without those that wait for an exporter, which it cancels; nullopt if they were not
   /// requested, or are taken already. Throws as `open_many`.
   [[nodiscard]] std::optional<std::vector<reply>> take_early(const subject& about,
                                                              steady_time deadline);

@@ -76,7 +76,7 @@ void send_hello(int socket,
   }
 }
 
-/// As `shake_hands`, once; nothing if the broker closed the connection without a reply, or with
+/// As `shake_hands`, once; nullopt if the broker closed the connection without a reply, or with
 /// the one that is then in `behind`: it can accept connections again later.
 std::optional<handshake> try_handshake(const subject& about,
                                        const std::string& path,

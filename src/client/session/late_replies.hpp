@@ -46,7 +46,7 @@ class late_replies {
     void abandon() noexcept;
     /// Spins briefly for a reply that is about to arrive.
     void spin() const noexcept;
-    /// Blocks for the next reply. Returns nothing if `deadline` or `stop` came first, or if the
+    /// Blocks for the next reply. Returns nullopt if `deadline` or `stop` came first, or if the
     /// connection ended.
     [[nodiscard]] std::optional<reply> next(steady_time deadline, const std::stop_token& stop = {});
 

@@ -52,13 +52,13 @@ class open_reports {
     return become_due();
   }
 
-  /// When to send the next report; nothing if there is nothing to report.
+  /// When to send the next report; nullopt if there is nothing to report.
   [[nodiscard]] std::optional<time_point> due() const {
     const std::lock_guard lock(mutex_);
     return due_;
   }
 
-  /// Returns the oldest values, at most as many of each kind as fit into a report; nothing if there
+  /// Returns the oldest values, at most as many of each kind as fit into a report; nullopt if there
   /// are none. The rest is due immediately.
   [[nodiscard]] std::optional<wire::report> take() {
     const std::lock_guard lock(mutex_);

@@ -18,7 +18,7 @@ namespace gpushm::driver {
 /// may block while the kernel wakes the GPU. Thread-safe.
 void check_visible(const device_id& device);
 
-/// The verdict for an open that failed with `number`; nothing if the failure is unrelated to the
+/// The verdict for an open that failed with `number`; nullopt if the failure is unrelated to the
 /// device (`can_make_node`: the driver would create a missing node). Pure.
 [[nodiscard]] std::optional<error> visibility_verdict(const device_id& device,
                                                       const std::string& node,

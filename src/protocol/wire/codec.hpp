@@ -16,7 +16,7 @@ namespace gpushm::wire {
 /// out of range. Thread-safe.
 [[nodiscard]] std::vector<std::byte> encode(const message& value);
 
-/// Decodes a packet from an untrusted peer. Returns nothing if it is not a well-formed message of a
+/// Decodes a packet from an untrusted peer. Returns nullopt if it is not a well-formed message of a
 /// type known to this version, if an enumerator or the epoch's length is out of range, if a list is
 /// longer than the protocol allows, or if strings and lists, with shared ones counted each time,
 /// exceed `max_packet_bytes` in total. Absent fields take their defaults. Throws only

@@ -27,7 +27,7 @@ inline constexpr std::size_t max_ticket_bytes = 4096;
 /// The result of cuIpcGetMemHandle, with what makes it safe in another PID namespace.
 struct legacy_handle {
   std::array<std::byte, 64> bytes{};
-  /// Offset of the exporter's PID in `bytes`, little-endian in 32 bits; nothing if the exporter
+  /// Offset of the exporter's PID in `bytes`, little-endian in 32 bits; nullopt if the exporter
   /// could not prove it on this handle. At most 60.
   std::optional<std::uint16_t> pid_offset;
   friend bool operator==(const legacy_handle&, const legacy_handle&) = default;

@@ -31,7 +31,7 @@ enum class start_reason : std::uint8_t {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class descriptor_store {
  public:
-  /// The store that $NOTIFY_SOCKET names; nothing if it is not set. Throws `error`:
+  /// The store that $NOTIFY_SOCKET names; nullopt if it is not set. Throws `error`:
   /// broker_unreachable if no process reads it, invalid_argument.
   [[nodiscard]] static std::optional<descriptor_store> from_environment();
 

@@ -45,7 +45,7 @@ pid_t fork_with_descriptors() noexcept {
       ::syscall(SYS_clone, CLONE_FILES | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
 }
 
-/// Returns nothing if the guard has died.
+/// Returns nullopt if the guard has died.
 std::optional<int> work(const guarded_work& work, pid_t guard_pid) noexcept {
   try {
     // Before this process has descriptors of its own: a forked child closes those of its parent.

@@ -111,7 +111,7 @@ class recorder {
   [[nodiscard]] std::shared_ptr<const keeper_health> health() const noexcept {
     return on_ ? on_->shelf.health() : nullptr;
   }
-  /// A shelf for another thread; nothing if off.
+  /// A shelf for another thread; nullopt if off.
   [[nodiscard]] std::optional<descriptor_shelf> another_shelf() const;
 
   /// Removes everything from the keeper and the journal; off from then on. Blocks for seconds at

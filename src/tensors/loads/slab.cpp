@@ -149,7 +149,7 @@ std::pair<table_words, seal_value> copy_with_seal(const segment& segment,
   return {std::move(words), seal};
 }
 
-/// The seal of a segment; nothing if it has none (yet).
+/// The seal of a segment; nullopt if it has none (yet).
 std::optional<seal_value> seal_of(const segment& segment, const slab_info& info) {
   if (load_word(segment, seal_place(info) + mark_place) != mark_of(info.id)) {
     return std::nullopt;

@@ -39,7 +39,7 @@ class stream : public std::enable_shared_from_this<stream> {
   bool begin_capture();
   /// Returns nullopt if it is not captured.
   std::optional<nodes> end_capture();
-  /// The nodes so far; nothing: it is not captured.
+  /// The nodes so far; nullopt: it is not captured.
   [[nodiscard]] std::optional<nodes> captured();
   /// Blocks until the queue is empty. Returns CUDA_ERROR_CONTEXT_IS_DESTROYED if the context was
   /// destroyed before.

@@ -29,7 +29,7 @@ class chunk_source {
   chunk_source(const chunk_source&) = delete;
   chunk_source& operator=(const chunk_source&) = delete;
   virtual ~chunk_source() = default;
-  /// The next chunk; nothing after the last. May block. Throws if the next chunk cannot be
+  /// The next chunk; nullopt after the last. May block. Throws if the next chunk cannot be
   /// obtained.
   [[nodiscard]] virtual std::optional<chunk> next() = 0;
 };

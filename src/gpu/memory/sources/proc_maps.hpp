@@ -18,7 +18,7 @@ struct mapped_file {
   bool shared = false;  ///< MAP_SHARED
 };
 
-/// Parses lines of /proc/self/maps. Returns nothing if a part of the range [first, end) is not
+/// Parses lines of /proc/self/maps. Returns nullopt if a part of the range [first, end) is not
 /// mapped, not from a file, or not from a single file at contiguous offsets. Pure.
 [[nodiscard]] std::optional<mapped_file> find_mapped_file(std::istream& maps,
                                                           std::uint64_t first,
