@@ -114,8 +114,8 @@ consumer_table::outcome consumer_table::take_given(item& into) noexcept {
 }
 
 /// The number of the newest item: `taken`, or why there is none. After a producer has closed the
-/// channel nobody writes its slots again: a next one has others. After one that has died nothing is
-/// taken, because the next one may have read the `held` words before.
+/// channel, its slots are not written again: the next producer has others. After a producer that
+/// has died nothing is taken, because the next one may have read the `held` words before.
 consumer_table::outcome consumer_table::find_newest(std::uint64_t& newest) const noexcept {
   newest = producer_->timeline(announced_timeline).word().load(std::memory_order_seq_cst);
   if (has_ended(newest)) {

@@ -70,7 +70,7 @@ struct table_head {
   std::uint64_t slot_stride;
   std::uint64_t first_item;           ///< of this producer
   std::uint64_t segment;              ///< the generation of the slots' segment
-  std::atomic<std::uint32_t> closed;  ///< 1: the producer has said that there are no more items
+  std::atomic<std::uint32_t> closed;  ///< 1: the producer has ended the channel
   std::uint32_t reserved;
   std::uint64_t last_of_previous;  ///< the last good item of the previous producer; 0: none
   std::array<consumer_entry, max_consumers> consumers;

@@ -13,10 +13,10 @@ namespace gpushm::channel {
 
 class checked_table;
 
-/// A producer's page and table, as everybody reads them. Not owning: the memory is mapped as long
-/// as this exists. What another process has written can be anything: what is not an atomic is read
-/// once, in `of`, and each atomic once for each use. It does not say where slots are:
-/// `checked_table` does.
+/// A producer's page and table, as all processes read them. Not owning: the memory is mapped as
+/// long as this exists. What another process has written can be anything: what is not an atomic is
+/// read once, in `of`, and each atomic once for each use. `checked_table` also has the places of
+/// slots.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class table_view {

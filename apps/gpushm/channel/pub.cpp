@@ -121,7 +121,7 @@ std::uint64_t random_number() {
   return std::uint64_t{random()} << 32U | random();
 }
 
-/// What the options say, and what is known of the channel for the rest.
+/// The shape by the options, and by the channel for options that are not set.
 channel_shape shape_for(client& broker, const channel_pub_arguments& arguments) {
   const auto known = known_shape(broker, arguments.name);
   const channel_shape usual = known.value_or(usual_shape);

@@ -73,7 +73,7 @@ void channel_producer::close() noexcept {
     handle_table<acquired_slot>::of_process().remove(each->handle);
   }
   admitting_ = {};
-  // From here on nobody else uses what the lock guards.
+  // From here on no other thread uses what the lock guards.
   if (!published_->wait(base::deadline_after(close_limit))) {
     base::log(log_level::warning,
               "channel \"" + name_ +

@@ -244,7 +244,7 @@ std::optional<lease_table::prefetched> lease_table::take_prefetched(
   }
   const bool is_known = has_current_state(*at->second.lease);
   if (!is_known && is_current(*at->second.lease)) {
-    return std::nullopt;  // the next broker is asked
+    return std::nullopt;  // ask the next broker
   }
   auto node = prefetched_.extract(at);
   if (!is_current(*node.mapped().lease)) {
@@ -283,7 +283,7 @@ std::shared_ptr<mapping> lease_table::find(std::string_view name,
     return nullptr;
   }
   if (!is_known || (expected_size_bytes != 0 && expected_size_bytes != kept.info().size_bytes)) {
-    ++stats_.misses;  // the broker, or the next one, is asked; it reports the mismatch
+    ++stats_.misses;  // ask the broker, or the next one, which reports the mismatch
     return nullptr;
   }
   count_user(kept);

@@ -28,7 +28,7 @@ struct open_key {
   std::string device;  ///< as passed to open
   gpushm::access access;
 };
-/// What these arguments referred to: one word of the state table says whether they still do.
+/// The target of these arguments. One word of the state table shows whether they still refer to it.
 struct open_target {
   mapping* to = nullptr;
   /// The word of an alias; none: the name is the segment's own, and so is the word.

@@ -17,7 +17,7 @@
 
 namespace gpushm::client_detail {
 
-/// What a process says about a descriptor that it registers: the metadata of the registration, as
+/// A process's description of a descriptor that it registers: the metadata of the registration, as
 /// docs/protocol.md describes it. The broker does not read it.
 struct registered_facts {
   std::uint64_t tag = 0;

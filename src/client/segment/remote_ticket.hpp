@@ -26,7 +26,7 @@ namespace gpushm::client_detail {
 /// Returns a ticket for `source`, without what only a broker can provide.
 [[nodiscard]] wire::ticket describe(const memory::source& source);
 
-/// What a ticket says of a segment of a broker. `socket_path`: see gpushm_export_segment.
+/// The description of a broker's segment in a ticket. `socket_path`: see gpushm_export_segment.
 [[nodiscard]] wire::broker_reference broker_reference_of(const segment_lease& lease,
                                                          std::string_view socket_path);
 

@@ -161,7 +161,7 @@ class connection final : public lease_returner {
   [[nodiscard]] bool alive() const noexcept { return !broken() && table_.broker_alive(); }
   [[nodiscard]] segment_state state(std::uint32_t slot,
                                     gpushm::generation generation) const noexcept;
-  /// Whether states read afterwards are what the broker says now. False between two brokers, when
+  /// Whether states read afterwards are the broker's present ones. False between two brokers, when
   /// the next one may have changed them already. No system call, unless the broker has died: then
   /// waits until a table that the next one has sent is mapped.
   [[nodiscard]] bool has_current_states() const noexcept {

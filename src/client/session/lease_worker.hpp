@@ -28,7 +28,7 @@ class lease_listener {
   /// Ends at most one mapping; blocks for the driver. Returns true if there may be more: call
   /// again. `generation` 0: any mapping may be lost; also after the broker is gone.
   [[nodiscard]] virtual bool end_lost(gpushm::generation generation) noexcept = 0;
-  /// The connection has ended; `was_dropped`: the broker has closed it and said why. Does not
+  /// The connection has ended; `was_dropped`: the broker has closed it with a reason. Does not
   /// block. `end_lost(0)` follows.
   virtual void broker_ended(bool /*was_dropped*/) noexcept {}
 };

@@ -23,7 +23,7 @@ struct operation {
 inline constexpr std::size_t max_operations = 64;
 
 /// For calls that register shared memory with CUDA or enqueue operations on it: what they return
-/// says whether streams can use it; no attribute is asked (one is not always true: FACTS I9).
+/// shows whether streams can use it; no attribute is queried (one is not always true: FACTS I9).
 /// Throws driver_error.
 void check_operation(cuda::CUresult result,
                      std::string_view operation,

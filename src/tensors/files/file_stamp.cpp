@@ -63,7 +63,7 @@ file_stamp stamp_of(int file, const std::string& path) {
       throw error(errc::invalid_file, operation, path, "it is not a regular file", "pass a file");
     }
     const std::int64_t age = inode_clock() - nanoseconds(info.st_ctim);
-    // Much younger: the clock of another machine, which this one's says nothing about.
+    // Much younger: the clock of another machine, to which this one's has no relation.
     if (age > 0 || age < -second_ns || waited == longest_wait) {
       return stamp_from(info, is_overlay(system));
     }

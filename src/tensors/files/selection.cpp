@@ -268,7 +268,7 @@ void add(ranges& ranges, const tensor_slice& slice, const tensor& entry) {
     known = {added};
     return;
   }
-  // Slices of different names say nothing about the order of their ranges.
+  // Slices of different names do not determine the order of their ranges.
   const tensor_slice& former = *known.front().by;
   if (former.name != slice.name || former.dimension != slice.dimension) {
     refuse_slice(slice,

@@ -25,7 +25,7 @@ struct tensor {
   /// XXH3-64 of the XXH3-64 (little-endian) of each `hashed_bytes` of it; 16 hexadecimal digits.
   /// Empty if unknown.
   std::string hash;
-  /// What its element type is called where the safetensors name does not say it; may be empty.
+  /// The name of its element type where the safetensors name is not enough; may be empty.
   std::string framework_dtype;
   friend bool operator==(const tensor&, const tensor&) = default;
 };

@@ -24,7 +24,8 @@ constexpr std::size_t max_depth = 127;
   throw invalid_json(cause);
 }
 
-/// A parser's events, with its place in the document. Derived classes take what they know.
+/// A parser's events, with its place in the document. Derived classes handle the keys that they
+/// expect.
 class events : public json::json_sax_t {
  public:
   bool null() override {

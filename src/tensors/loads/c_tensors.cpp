@@ -32,7 +32,7 @@ struct gpushm_tensors_table {
   explicit gpushm_tensors_table(tensors::tensor_table checked) : content(std::move(checked)) {}
 
   tensors::tensor_table content;
-  /// Made when it is first asked for: programs do not need it.
+  /// Made at the first request: programs do not need it.
   mutable std::once_flag has_text;
   mutable std::string text;
 };

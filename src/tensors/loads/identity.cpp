@@ -110,7 +110,7 @@ std::optional<model_identity> identity_at(const std::vector<std::string>& paths,
     try {
       file = first_file_of(path);
     } catch (const error&) {
-      return std::nullopt;  // the load says why
+      return std::nullopt;  // the load reports why
     }
     const bool has_files = is_index(file);
     if (!add(text, file) ||

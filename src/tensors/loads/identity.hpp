@@ -11,8 +11,8 @@
 #include "tensors/files/model_files.hpp"
 #include "tensors/loads/slab.hpp"
 
-/// What says, without reading them, that files have the contents of a segment: their stamps. Paths
-/// are no part of it, because containers mount one model in different places.
+/// The stamps of files, which show without reading them that they have the contents of a segment.
+/// Paths are not part of it, because containers mount one model in different places.
 namespace gpushm::tensors {
 
 /// An index that a load was given; it is looked at before it is read.

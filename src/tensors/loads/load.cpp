@@ -338,7 +338,7 @@ filling::target target_of(const job& job,
   result.first = journal.head().verified_pieces.load(std::memory_order_acquire);
   result.on_complete = [&job, &journal, &progress](std::size_t complete, std::uint64_t bytes) {
     journal.head().verified_pieces.store(complete, std::memory_order_release);
-    if (complete != job.plan.pieces.size()) {  // the last signal says that the segment is sealed
+    if (complete != job.plan.pieces.size()) {  // the last signal shows that the segment is sealed
       progress.signal(bytes);
     }
   };

@@ -22,7 +22,7 @@ namespace {
 constexpr const char* operation = "load";
 constexpr std::uint64_t block = copy_lane::block_bytes;
 
-/// Whether at least half of 16 samples are in the page cache, or that cannot be asked.
+/// Whether at least half of 16 samples are in the page cache, or that cannot be queried.
 bool is_cached(const model_file& file) {
   constexpr std::uint64_t samples = 16;
   std::uint64_t present = 0;

@@ -14,9 +14,9 @@
 #include "tensors/files/tensor_table.hpp"
 
 /// Tensors in a segment (docs/tensors.md): first the tensors, then a table, a seal, and the files
-/// that they were read from. The segment's metadata says where the table is; the seal, whose last
-/// word is stored last, that everything before it and the files are complete. So a segment can be
-/// published while it is filled: readers look for the seal.
+/// that they were read from. The segment's metadata has the place of the table. The seal, whose
+/// last word is stored last, shows that everything before it and the files are complete. So a
+/// segment can be published while it is filled: readers look for the seal.
 namespace gpushm::tensors {
 
 /// Distinguishes what is written into a segment from what was in its memory before.
@@ -57,8 +57,8 @@ inline constexpr std::uint64_t identities_bytes = max_identities * sizeof(model_
                                  std::uint64_t sources_bytes = 0);
 [[nodiscard]] std::uint64_t slab_bytes(const slab_info& slab);
 [[nodiscard]] std::string to_metadata(const slab_info& slab);
-/// Reads a segment's metadata; nullopt if it has no tensors. Throws `error`: protocol_error (it
-/// says what cannot be), unsupported_version (of another version).
+/// Reads a segment's metadata; nullopt if it has no tensors. Throws `error`: protocol_error (its
+/// values are impossible), unsupported_version (of another version).
 [[nodiscard]] std::optional<slab_info> info_of(const segment& segment);
 
 /// Writes the table, `sources` if there is room for them in `info`, and the seal. Precondition: all
