@@ -103,7 +103,7 @@ std::vector<std::string> node_domains::list() const {
 }
 
 metrics::broker_reading node_domains::read_broker() const {
-  // One deadline for all: the thread that serves metrics answers the probes, too.
+  // One deadline for all: the thread that serves metrics also answers the probes.
   const auto deadline = base::deadline_after(read_timeout);
   std::set<std::string> missing = wanted();
   metrics::broker_reading result;

@@ -102,7 +102,7 @@ enum class permission : std::uint8_t { yes, whole, share };
 
 /// The rule of each node (see `budget`).
 permission may_hold(const kind& kind, const terms& terms, std::uint64_t amount, bool is_operator) {
-  // Members only claim sizes: without a limit, too, the sum must not overflow.
+  // Members only claim sizes: the sum must not overflow even without a limit.
   const std::uint64_t open = minus(terms.capacity == 0 ? unlimited : terms.capacity, terms.used);
   if (amount > open) {
     return permission::whole;

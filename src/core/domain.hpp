@@ -44,7 +44,7 @@ struct limits {
   std::uint64_t quota_bytes_per_principal = 0;
   std::uint64_t max_descriptors = 0;   ///< for chunks and connections; 0: no limit
   std::uint64_t max_memory_bytes = 0;  ///< kept by the broker for members; 0: no limit
-  std::uint64_t memory_copies = 1;     ///< of what is kept: 2 if a journal has each object, too
+  std::uint64_t memory_copies = 1;     ///< of what is kept: 2 if a journal also has each object
   std::uint32_t max_connections = 0;   ///< 0: no limit
   std::uint32_t descriptors_per_session = 4;         ///< two sockets, pidfd and life pipe
   std::uint32_t descriptors_per_ending_session = 2;  ///< without the sockets

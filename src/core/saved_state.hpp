@@ -46,7 +46,7 @@ struct saved_session {
   };
   std::optional<loss> lost;
   /// It has resumed another session, and still reports what it keeps. Of an earlier version: it has
-  /// reported these, too (`saved_lease::kept`).
+  /// also reported these (`saved_lease::kept`).
   std::optional<std::vector<gpushm::generation>> kept;
   session_id resumes = 0;  ///< the ending session from which it has not taken everything; 0: none
   friend bool operator==(const saved_session&, const saved_session&) = default;

@@ -69,7 +69,7 @@ struct segment : base::reservation, std::enable_shared_from_this<segment> {
   bool published = false;
   bool removed = false;
   bool exporter_gone = false;  ///< its exporter has died; false again once it is removed by name
-  bool device_lost = false;    ///< its GPU was reported lost while it existed; removed, too
+  bool device_lost = false;    ///< its GPU was reported lost while it existed; it is also removed
   bool used = false;           ///< a lease other than the creator's ended since the last `released`
   session_id creator_session = 0;  ///< 0 once that session has ended
   std::vector<lease> leases;

@@ -12,7 +12,7 @@ enum ipc_entry {
   ipc_entry_count
 };
 
-// The next definition. Called by entry.S, too.
+// The next definition. Also called by entry.S.
 void* ipc_next_of(enum ipc_entry entry);
 // Where a call of dlsym or dlvsym for `name` continues. Called by entry.S.
 void* ipc_route(enum ipc_entry entry, const char* name);

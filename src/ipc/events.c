@@ -324,7 +324,7 @@ cu_result cuIpcGetEventHandle(ipc_handle* handle, void* event) {
   return cu_success;
 }
 
-// An event that has no work, and whose records are completed: the exporter's are, too.
+// An event that has no work, and whose records are completed, as are the exporter's.
 static cu_result create_completed(void** event) {
   cu_result (*const create)(void**, unsigned int) =
       (cu_result(*)(void**, unsigned int))ipc_driver_definition("cuEventCreate");

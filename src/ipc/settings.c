@@ -79,7 +79,7 @@ void ipc_say_once(atomic_bool* was_said, const char* format, ...) {
 uint64_t ipc_random(void) {
   uint64_t value = 0;
   if (getrandom(&value, sizeof(value), GRND_NONBLOCK) != (ssize_t)sizeof(value)) {
-    // Early after the machine's start: time and an address differ between processes, too.
+    // Early after the machine's start: time and an address also differ between processes.
     struct timespec now = {0};
     clock_gettime(CLOCK_MONOTONIC, &now);
     value = (uint64_t)now.tv_nsec * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)(uintptr_t)&value ^

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 // Whether this library changes anything: false with GPUSHM_IPC=0, and in programs that have other
-// rights than their caller (set-uid, capabilities of files), which /etc/ld.so.preload reaches, too.
+// rights than their caller (set-uid, capabilities of files), which /etc/ld.so.preload also reaches.
 bool ipc_is_on(void);
 
 // Writes a line to standard error with GPUSHM_IPC_LOG=1: one for each call that concerns IPC.
@@ -18,7 +18,7 @@ void ipc_say_once(atomic_bool* was_said, const char* format, ...)
 
 // Identifies this process in tags of handles (ipc/handle.h); another one in a forked child.
 uint64_t ipc_process_tag(void);
-// For numbers that others should not have, too.
+// A random number, which other processes are unlikely to have.
 uint64_t ipc_random(void);
 
 #endif

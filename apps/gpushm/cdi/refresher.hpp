@@ -11,7 +11,7 @@
 
 namespace gpushm::cli {
 
-/// Keeps one document up to date, in a directory where other programs may write documents, too. If
+/// Keeps one document up to date, in a directory where other programs may also write documents. If
 /// a document of another program defines one of its devices, engines would resolve that device to
 /// neither: then this one is withdrawn, until the other no longer defines it.
 ///

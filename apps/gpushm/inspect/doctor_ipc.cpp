@@ -117,8 +117,8 @@ void examine_shm(inspect::ipc_facts& facts) {
 
 std::string conclusion_of(const doctor_report& report) {
   if (report.problems() > 0) {
-    return "CUDA IPC of unchanged programs may fail here: fix the problems above; run this in the "
-           "other container, too";
+    return "CUDA IPC of unchanged programs may fail here: fix the problems above; also run this "
+           "in the other container";
   }
   const bool has_domain = [&] {
     for (const inspect::check& each : report.checks) {
@@ -130,9 +130,9 @@ std::string conclusion_of(const doctor_report& report) {
   }();
   return has_domain
              ? "CUDA IPC of unchanged programs should work here: memory, events and "
-               "descriptors; run this in the other container, too"
+               "descriptors; also run this in the other container"
              : "CUDA IPC of unchanged programs should work here for memory; events and descriptors "
-               "need a domain; run this in the other container, too";
+               "need a domain; also run this in the other container";
 }
 
 /// The facts about this process, its container and the domain that it would use, except `mps`.

@@ -46,7 +46,7 @@ void add_explain_arguments(CLI::App& app, explain_arguments& arguments) {
       ->required()
       ->type_name("");
   auto* here =
-      app.add_flag("--here", arguments.here, "The error is from this machine: use its state, too");
+      app.add_flag("--here", arguments.here, "The error is from this machine: also use its state");
   add_from(app, arguments.from);
   here->excludes(app.get_option("--from"));
   add_driver_timeout(app, arguments.driver_timeout);

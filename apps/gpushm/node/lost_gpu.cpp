@@ -28,8 +28,9 @@ void add_lost_gpu_arguments(CLI::App& app, lost_gpu_arguments& arguments) {
   app.add_option("UUID", arguments.uuid, "UUID of the GPU or MIG instance")
       ->required()
       ->type_name("");
-  app.add_option(
-         "--pci-address", arguments.pci_address, "Of the GPU: its MIG instances are lost, too")
+  app.add_option("--pci-address",
+                 arguments.pci_address,
+                 "The GPU's PCI address: its MIG instances are also lost")
       ->type_name("ADDRESS");
   add_run_dir(app, arguments.run_dir);
   add_json(app, arguments.json);

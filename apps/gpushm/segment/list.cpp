@@ -20,7 +20,7 @@ namespace {
 void add_list_arguments(CLI::App& app, list_arguments& arguments) {
   app.add_option("PREFIX", arguments.prefix, "List only names with this prefix")->type_name("");
   app.add_flag("-q,--names", arguments.names_only, "Print only the names, one per line");
-  app.add_flag("-a,--all", arguments.all, "List the library's own segments, too (NAME/~…)");
+  app.add_flag("-a,--all", arguments.all, "Also list the library's own segments (NAME/~…)");
   app.add_flag("--ipc", arguments.ipc, "List processes that export to unchanged programs");
   auto* const by_option =
       add_choice(app,

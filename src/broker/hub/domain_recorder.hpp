@@ -91,7 +91,7 @@ class domain_recorder {
   void end_returns() noexcept;
 
  private:
-  /// The segment has ended. Its files are charged until they are closed, by a successor, too.
+  /// The segment has ended. Its files are charged until they are closed, even by a successor.
   void record_end(gpushm::generation generation);
   bool record_freeing(gpushm::generation generation) noexcept;
   /// All parts.

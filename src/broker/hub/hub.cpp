@@ -288,7 +288,7 @@ void hub::end_returns() noexcept {
   record_.end_returns();
 }
 
-/// The packet counts as handled: without memory, too, it must get a reply.
+/// The packet counts as handled: it must get a reply even without memory.
 void hub::receive_without_descriptors(session& session,
                                       std::span<const std::byte> packet,
                                       bool is_keeper_behind) noexcept {

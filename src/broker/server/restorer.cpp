@@ -66,7 +66,7 @@ void restorer::drop_sessions() {
       session_ender_.drop(connection_of(*session), why);
     }
   };
-  if (from_.suspect) {  // its next step would end this process, too
+  if (from_.suspect) {  // its next step would also end this process
     drop(*from_.suspect, "several brokers in a row have ended in a step for it");
   }
   for (const auto& [number, why] : dropped_) {

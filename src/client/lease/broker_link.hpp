@@ -23,7 +23,8 @@ inline constexpr std::size_t names_per_batch = 128;
 
 /// A client's connection to its broker. If the broker ends it or dies, the link reconnects with the
 /// next request, and recovers the leases if the broker still has them. If it has lost them, and
-/// gave receipts for them, the link hands back what this process has, without a request, too.
+/// gave receipts for them, the link hands back the segments of this process, even without a
+/// request.
 ///
 /// Thread-safety: distinct objects: safe; shared objects: safe.
 class broker_link final : private lease_listener {

@@ -28,8 +28,8 @@ struct own_sockets {
 [[nodiscard]] own_sockets find_own_sockets(
     const std::vector<base::domains_place>& places = base::user_domains());
 
-/// Where a relative path leads now: a client connects there again, and its tickets name it, after
-/// the process has changed its working directory, too. Keeps a relative path whose absolute form
+/// Where a relative path leads now: a client connects there again, and its tickets name it, even
+/// after the process has changed its working directory. Keeps a relative path whose absolute form
 /// does not fit into an address.
 [[nodiscard]] std::string absolute_socket_path(const std::string& path);
 

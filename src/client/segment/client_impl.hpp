@@ -63,7 +63,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
                                   const share_options& options);
   [[nodiscard]] lease_table& leases() const noexcept { return *leases_; }
 
-  // The parts of requests of which timelines are made, too (timelines.cpp).
+  // The parts of requests that timelines also use (timelines.cpp).
 
   struct open_reply {
     std::shared_ptr<connection> broker;

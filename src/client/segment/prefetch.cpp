@@ -28,7 +28,7 @@ bool can_be_prefetched(const wire::segment& segment, bool any_lifetime = false) 
          segment.backend != backend::descriptor && segment.chunk_count <= chunks_per_batch;
 }
 
-/// The broker has no room: it would refuse further requests, too.
+/// The broker has no room: it would also refuse further requests.
 bool is_full(errc why) {
   return why == errc::share_exceeded || why == errc::out_of_memory ||
          why == errc::too_many_requests || why == errc::too_many_descriptors;

@@ -81,7 +81,7 @@ void check_loader(const container_root& root) {
            "the image has no glibc of this architecture (musl, static programs and other "
            "architectures are not supported)");
   }
-  // Loaders of musl's compatibility packages have this path, too.
+  // Loaders of musl's compatibility packages also have this path.
   if (!loading->native || loading->soname != loader_name) {
     refuse(loader, "it is not the loader of a glibc of this architecture");
   }

@@ -101,9 +101,9 @@ class domain_set {
   /// starting or stopping.
   [[nodiscard]] std::vector<reading> read() const;
 
-  /// Replaces the rules for quotas, in domains that are open, too. They are kept for later
-  /// processes with this run directory. Throws `error`, and nothing has changed: invalid_argument
-  /// (the text is wrong, or there is a `quota_file`), system_error.
+  /// Replaces the rules for quotas, even in open domains. They are kept for later processes with
+  /// this run directory. Throws `error`, and nothing has changed: invalid_argument (the text is
+  /// wrong, or there is a `quota_file`), system_error.
   void set_quotas(const std::string& text);
   /// What a domain and those in it use, by level, and the rules. Blocks for `timeout` at most.
   /// Throws `error`: invalid_argument (it is not served), timed_out, broker_unreachable (it ends).

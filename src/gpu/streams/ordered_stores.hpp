@@ -66,7 +66,7 @@ class ordered_stores {
               std::uint64_t id,
               std::string_view operation,
               std::string_view object) const;
-  /// Readers learn that streams store, too.
+  /// Announces to readers that streams also store.
   void use_streams() noexcept { word_.use_streams(); }
   /// After: `done` is reached when it was stored; missing: not known, as of a graph.
   void note(std::uint64_t id, stored_word word, std::optional<stream_point> done) noexcept {

@@ -14,7 +14,7 @@ namespace gpushm::inspect {
 
 namespace {
 
-/// Words and classes that other programs use, too: alone or with "gpushm." only.
+/// Words and classes that other programs also use: alone or with "gpushm." only.
 constexpr std::array<std::string_view, 13> common{"invalid_argument",
                                                   "already_exists",
                                                   "permission_denied",

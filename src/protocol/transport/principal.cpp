@@ -133,7 +133,7 @@ ino_t namespace_of(int pidfd, unsigned long request) {
   return found && ::fstat(found.get(), &info) == 0 ? info.st_ino : 0;
 }
 
-/// With control groups of version 1, containers have the machine's namespace of them, too.
+/// With control groups of version 1, containers also have the machine's namespace of them.
 bool has_machines_namespaces(int pidfd) {
   return namespace_of(pidfd, get_pid_namespace) == machines_pid_namespace &&
          namespace_of(pidfd, get_cgroup_namespace) == machines_cgroup_namespace;

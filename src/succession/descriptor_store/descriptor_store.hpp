@@ -54,7 +54,7 @@ class descriptor_store {
   /// too_many_descriptors if the keeper could not store some of it (systemd does not report that).
   void barrier(std::chrono::milliseconds timeout);
   /// The same, but returns what the keeper could not store since the last barrier of any sender:
-  /// everything sent before has been processed then, too. Throws `error`: timed_out, system_error,
+  /// everything sent before has then been processed. Throws `error`: timed_out, system_error,
   /// too_many_descriptors (this process has none left).
   [[nodiscard]] std::optional<error> flush(std::chrono::milliseconds timeout);
   /// The same, but returns only whether `name` is stored now: the error if it is not. systemd and

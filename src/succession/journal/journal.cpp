@@ -398,7 +398,7 @@ class journal::impl {
     [[nodiscard]] const place& latest() const noexcept { return is_changed ? changed : committed; }
   };
 
-  /// The ring is mapped twice in a row: what crosses its end is contiguous, too.
+  /// The ring is mapped twice in a row: a record that crosses its end is also contiguous.
   [[nodiscard]] std::byte* bytes_at(std::uint64_t position) const noexcept {
     return static_cast<std::byte*>(ring_mapping_.get().address) + (position - log_offset) % ring_;
   }

@@ -57,7 +57,7 @@ bool may_block_when_closed(int descriptor) noexcept {
   if (base::retry([&] { return ::poll(&entry, 1, 0); }) <= 0 || (entry.revents & POLLIN) == 0) {
     return false;
   }
-  // A socket that is not shut down may be another process's, too: nothing is changed.
+  // A socket that is not shut down may also belong to another process: nothing is changed.
   return (entry.revents & POLLRDHUP) == 0 ||
          transport::first_unread(descriptor) != transport::unread::nothing;
 }

@@ -41,7 +41,7 @@ constexpr std::size_t largest_number = 1'048'576;
 /// Between two attempts to find out whether another keeper starts at this moment.
 constexpr milliseconds retry_pause{10};
 
-/// Raises the soft limit first: a broker does that, too, and stores as many here.
+/// Raises the soft limit first: a broker also does that, and stores as many here.
 std::size_t raised_open_file_limit() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);

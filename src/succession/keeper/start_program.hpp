@@ -30,7 +30,7 @@ struct program_start {
   /// Inherited, with their names (`take_inherited_descriptors`). Must not be close-on-exec, or the
   /// handlers of fork_guard.hpp replace driver files, among them GPU memory.
   const std::vector<stored_descriptor>& stored;
-  std::array<int, 2> pipes;  ///< inherited, too, and not closed by the program; -1: none
+  std::array<int, 2> pipes;  ///< also inherited, and not closed by the program; -1: none
   const sigset_t& mask;      ///< of blocked signals
   start_reason why;          ///< GPUSHM_KEEPER_START
   std::atomic<pid_t>& pid;   ///< in memory that forked processes share: stored in it

@@ -651,7 +651,7 @@ class worker {
     }
     ::unlink(in_.options.socket_path.c_str());
     if (listener_ && shared_.used_by != place::own) {
-      listener_->leave_files();  // a successor that is not ready listens there, too
+      listener_->leave_files();  // a successor that is not ready also listens there
     }
     listener_.reset();
   }

@@ -130,7 +130,7 @@ class recorder {
   [[nodiscard]] bool has(const journal::record_key& key) const noexcept {
     return on_ && on_->log.find(key).has_value();
   }
-  /// Records what is committed under `source` under `target`, too. Returns false if there is
+  /// Records the committed value of `source` also under `target`. Returns false if there is
   /// nothing.
   bool copy(const journal::record_key& source, const journal::record_key& target) noexcept;
   /// Something could not be recorded.

@@ -343,7 +343,7 @@ void segment_ledger::check_name(std::string_view name, const core::peer& peer) c
   const auto known = read(places_.at(missing->second).index);
   if (known && known->has_creator != 0 &&
       core::is_same_member({0, known->creator_uid, true, known->principal()}, peer)) {
-    return;  // it could remove the segment, too
+    return;  // it could also remove the segment
   }
   throw error(errc::writer_ending,
               {},

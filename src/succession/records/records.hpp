@@ -73,7 +73,7 @@ struct broker_record {
   gpushm::epoch epoch{};
   std::uint32_t slots = 0;  ///< of the state table
   std::string socket_path;
-  descriptor_id table = 0;  ///< of brokers of an earlier version: their successors wrote it, too
+  descriptor_id table = 0;  ///< of brokers of an earlier version: their successors also wrote it
   descriptor_id listener = 0;
   descriptor_id lock = 0;
   std::uint64_t socket_device = 0;  ///< the file at `socket_path`, as stat(2) says

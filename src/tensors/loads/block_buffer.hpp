@@ -14,7 +14,7 @@ struct block_buffer_end {
     std::free(memory);  // NOLINT(*-no-malloc,*-owning-memory): of aligned_alloc
   }
 };
-/// Memory that begins at a block, for reads past the page cache, too.
+/// Memory that begins at a block, also for reads past the page cache.
 using block_buffer = std::unique_ptr<std::byte, block_buffer_end>;
 
 /// `bytes`: of whole blocks. Null: there is no memory.

@@ -59,7 +59,7 @@ class filling {
   void note_lane();
   /// In steps, so that what is hashed is still in the cache of the core that has read it.
   void copy_piece(copy_lane& lane, run_reader& runs, std::size_t index);
-  /// All pieces before it are complete, too: readers of the journal need no list.
+  /// All previous pieces are also complete: readers of the journal need no list.
   void complete(std::size_t index);
   void fail() noexcept;
 
