@@ -91,14 +91,15 @@ dead_names() {
       }'
 }
 
-# Parameters that are called by a function word: a parameter is a noun of the domain (CONTRIBUTING.md).
+# Parameters, and variables of loops, that are called by a function word: they are nouns of the domain (CONTRIBUTING.md).
 function_words() {
   # shellcheck disable=SC2016  # Perl's variables
   names '\.(cpp|hpp|h|c)$' | { grep -vE '^tests/data/' || true; } |
     xargs -r -d '\n' perl -ne '
       my $code = $_ =~ s{"(?:[^"\\]|\\.)*"}{""}gr =~ s{//.*|/\*.*?(?:\*/|$)}{}gr;
       print "$ARGV:$.:$_" if $code !~ /^\s*\*/ && $code =~ /[\w>&*\]]\s[&*]*(?:of|by|what|found|all)\s*[,)]/ &&
-                             $code !~ /\b(?:return|co_await|co_return|throw|new|delete|case|sizeof)\s(?:of|by|what|found|all)\b/;
+                             $code !~ /\b(?:return|co_await|co_return|throw|new|delete|case|sizeof)\s(?:of|by|what|found|all)\b/ ||
+                             $code =~ /\bfor \([^;]*?[\s&*\[](?:of|by|what|found|all)(?:,[^\];]*)?\]? :/;
       close ARGV if eof;'
 }
 
@@ -124,7 +125,7 @@ check() {
   names '^src/(broker|core|succession/recorder|low)/' <<<"$sources" | names -v '/(limited|member)_log\.cpp$' | search '\bbase::log\(' |
     report "a log line that members may cause without limit: log_about_members, or log_about_broker (limited_log.hpp)"
   words <<<"$files" | report "a word that plain English does not use here (scripts/lint_rules.sh, words)"
-  function_words <<<"$files" | report "a parameter called of, by, what, found or all: use a noun"
+  function_words <<<"$files" | report "a parameter or a loop's variable called of, by, what, found or all: use a noun"
   fragments <<<"$files" | report "a comment that does not read alone; begin with a verb (Returns …) or with the subject"
   dead_names <<<"$files" | report "a name that docs/glossary.md has replaced"
   search '#include "(src/|\.\.)' <<<"$(names '\.(cpp|hpp|h|c)$' <<<"$files")" |
@@ -176,6 +177,8 @@ self_test() {
   plant "unlimited log" 'void y() { base::log(log_level::warning, "x"); }'
   plant "function word" 'void y(const lease& of, int n);'
   plant "function word in a lambda" 'auto f = [](auto* what) {};'
+  plant "function word in a loop" 'void y() { for (const auto& found : list) {} }'
+  plant "function word in a binding" 'void y() { for (const auto& [name, of] : list) {} }'
   plant "old word" '// The socket is made anew.'
   plant "dead name" 'int old_pail = 0;'
   plant "dead phrase" '// It is a water pail.'
