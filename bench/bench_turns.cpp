@@ -109,15 +109,15 @@ class no_outbox final : public outbox {
     }
   }
   void deliver() noexcept override {}
-  void record(const session& /*of*/) noexcept override {}
-  void record_all(session& /*of*/) noexcept override {}
+  void record(const session& /*session*/) noexcept override {}
+  void record_all(session& /*session*/) noexcept override {}
   void record_events() noexcept override {
     if (events != nullptr) {
       events->record_events();
     }
   }
   void retry_recording() noexcept override { is_behind = true; }
-  void lose_event(session& /*of*/, std::uint64_t /*subscription*/) noexcept override {}
+  void lose_event(session& /*session*/, std::uint64_t /*subscription*/) noexcept override {}
   void drop(session& session, std::string_view why) noexcept override {
     std::fprintf(stderr,
                  "gpushm_turns: session %llu: %.*s\n",
@@ -126,11 +126,14 @@ class no_outbox final : public outbox {
                  why.data());
     std::abort();
   }
-  [[nodiscard]] kept_fd open_event_lane(session& /*of*/) override { return {}; }
-  [[nodiscard]] std::uint64_t events_queued(const session& /*of*/) const noexcept override {
+  [[nodiscard]] kept_fd open_event_lane(session& /*session*/) override { return {}; }
+  [[nodiscard]] std::uint64_t events_queued(const session& /*session*/) const noexcept override {
     return 0;
   }
-  void fence_of(session& /*of*/, fence /*kind*/, kept_fd /*pidfd*/, kept_fd /*life*/) override {}
+  void fence_of(session& /*session*/,
+                fence /*kind*/,
+                kept_fd /*pidfd*/,
+                kept_fd /*life*/) override {}
 
   std::vector<std::uint64_t> questions;
   bool is_behind = false;
@@ -173,7 +176,7 @@ class subscribers final : connection_ender {
   recorder& recorder_;
   asio::io_context io_{1};
   member_log log_{"default"};
-  turn_loop loop_{io_, log_, [](connection& /*of*/) {}, [] {}};
+  turn_loop loop_{io_, log_, [](connection& /*connection*/) {}, [] {}};
   deadlines deadlines_{io_, hub_, *this, log_, {std::chrono::hours(1), std::chrono::hours(1)}};
   retry_poll poll_{io_, loop_};
   sender sender_{loop_, deadlines_, poll_, *this, log_, recorder_, 4};

@@ -55,7 +55,7 @@ void add_command(command_list& commands,
                  const char* description,
                  void (*add)(CLI::App&, Arguments&),
                  int (*run)(const Arguments&)) {
-  commands.add(name, [=, &parsed = commands.parsed()](CLI::App& parent, auto&& /*rest*/) {
+  commands.add(name, [=, &parsed = commands.parsed()](CLI::App& parent, auto&& /*words*/) {
     // The parser keeps references to the members that it fills.
     const auto arguments = std::make_shared<Arguments>();
     CLI::App* app = parent.add_subcommand(name, description);

@@ -40,7 +40,7 @@ int print_usage_error(const usage_problem& problem) {
 /// `command_words` turns `help COMMAND` into `COMMAND --help`: this one is for help and
 /// suggestions.
 void add_help(command_list& commands) {
-  commands.add("help", [](CLI::App& parent, command_list::words /*rest*/) {
+  commands.add("help", [](CLI::App& parent, command_list::words /*words*/) {
     CLI::App* const help = parent.add_subcommand("help", "Show the help of a command");
     help->footer("");
     help->add_option("COMMAND", "Name of the command")->type_name("");

@@ -107,7 +107,7 @@ device_plugin::device_plugin(const settings& start,
             [this](const std::string& uuid, const gpushm::device_plugin::gpu_health& now) {
               gpu_changed(uuid, now);
             },
-            [this](const std::string& /*what*/) { request_plan(); },
+            [this](const std::string& /*change*/) { request_plan(); },
             [this](const std::string& uuid) { gpu_lost(uuid); }});
   }
   planner_ = std::jthread([this](const std::stop_token& stop) { run(stop); });

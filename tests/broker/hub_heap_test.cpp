@@ -39,13 +39,16 @@ class non_allocating_outbox final : public outbox {
   void drop(session& session, std::string_view /*why*/) noexcept override {
     dropped.at(session.number) = true;
   }
-  void fence_of(session& /*of*/, fence /*kind*/, kept_fd /*pidfd*/, kept_fd /*life*/) override {}
-  kept_fd open_event_lane(session& /*of*/) override { return {}; }
+  void fence_of(session& /*session*/,
+                fence /*kind*/,
+                kept_fd /*pidfd*/,
+                kept_fd /*life*/) override {}
+  kept_fd open_event_lane(session& /*session*/) override { return {}; }
   void deliver() noexcept override {}
-  void record(const session& /*of*/) noexcept override {}
-  void record_all(session& /*of*/) noexcept override {}
+  void record(const session& /*session*/) noexcept override {}
+  void record_all(session& /*session*/) noexcept override {}
   void retry_recording() noexcept override {}
-  std::uint64_t events_queued(const session& /*of*/) const noexcept override { return 0; }
+  std::uint64_t events_queued(const session& /*session*/) const noexcept override { return 0; }
 
   std::array<prepared, max_sessions> sent;
   std::array<std::size_t, max_sessions> lost_events{};

@@ -79,11 +79,11 @@ class recorded_outbox final : public outbox {
     events[target.number] += packet.on_event_lane ? 1U : 0U;
   }
   void deliver() noexcept override {}
-  void record(const session& /*of*/) noexcept override {}
-  void record_all(session& /*of*/) noexcept override {}
+  void record(const session& /*session*/) noexcept override {}
+  void record_all(session& /*session*/) noexcept override {}
   void retry_recording() noexcept override { ADD_FAILURE() << "nothing is recorded"; }
   /// No socket: any file stands for the client's end.
-  kept_fd open_event_lane(session& /*of*/) override {
+  kept_fd open_event_lane(session& /*session*/) override {
     return base::guarded_fd::open([] { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); });
   }
   std::uint64_t events_queued(const session& session) const noexcept override {

@@ -331,7 +331,7 @@ TEST(senders, wait_until_their_own_deadlines) {
 TEST(subscriptions, that_time_out_are_ended_at_the_broker) {
   class ignoring final : public event_sink {
    public:
-    void deliver(event /*what*/) override {}
+    void deliver(event /*news*/) override {}
     void broker_gone() override {}
   } sink;
   std::atomic<std::uint64_t> asked{0};
@@ -589,7 +589,7 @@ TEST_F(replying, queue_is_bounded_in_whole_lists) {
 /// Mappings that the driver takes 100 ms each to unmap.
 class slow_listener final : public lease_listener {
  public:
-  bool end_lost(gpushm::generation /*of*/) noexcept override {
+  bool end_lost(gpushm::generation /*generation*/) noexcept override {
     std::this_thread::sleep_for(100ms);
     return ++ended_ % 40 != 0;
   }
@@ -650,7 +650,7 @@ TEST_F(connected, thread_sleeps_while_a_caller_waits) {
 TEST_F(connected, events_arrive_during_requests) {
   class counting final : public event_sink {
    public:
-    void deliver(event /*what*/) override { ++events_; }
+    void deliver(event /*news*/) override { ++events_; }
     void broker_gone() override {}
     [[nodiscard]] int events() const { return events_; }
 

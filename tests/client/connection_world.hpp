@@ -43,7 +43,7 @@ class connection_test : public testing::Test, protected connection_ender {
   }
 
   /// The work of a connection in its turn.
-  virtual void step(connection& /*of*/) {}
+  virtual void step(connection& /*connection*/) {}
 
   void close(connection& gone) override {
     EXPECT_FALSE(gone.closed) << "twice";

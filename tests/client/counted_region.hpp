@@ -29,8 +29,8 @@ class counted_region final : public gpushm::memory::region {
   }
   [[nodiscard]] void* data() const noexcept override { return nullptr; }
   [[nodiscard]] std::uint64_t mapped_bytes() const noexcept override { return 0; }
-  void read(std::uint64_t /*offset*/, std::span<std::byte> /*to*/) const override {}
-  void write(std::uint64_t /*offset*/, std::span<const std::byte> /*from*/) override {}
+  void read(std::uint64_t /*offset*/, std::span<std::byte> /*target*/) const override {}
+  void write(std::uint64_t /*offset*/, std::span<const std::byte> /*source*/) override {}
   void fill(std::uint64_t /*offset*/, std::uint64_t /*size*/, std::byte /*value*/) override {}
 
  private:

@@ -146,7 +146,7 @@ class world final : public broker_detail::outbox {
     GPUSHM_REQUIRE(slots_.empty());
   }
 
-  void lose_event(broker_detail::session& /*of*/,
+  void lose_event(broker_detail::session& /*session*/,
                   std::uint64_t /*subscription*/) noexcept override {
     GPUSHM_REQUIRE(false);  // memory does not run out
   }
@@ -241,8 +241,8 @@ class world final : public broker_detail::outbox {
   }
 
   void deliver() noexcept override {}
-  void record(const broker_detail::session& /*of*/) noexcept override {}
-  void record_all(broker_detail::session& /*of*/) noexcept override {}
+  void record(const broker_detail::session& /*session*/) noexcept override {}
+  void record_all(broker_detail::session& /*session*/) noexcept override {}
   void retry_recording() noexcept override { GPUSHM_REQUIRE(false); }
   broker_detail::kept_fd open_event_lane(broker_detail::session& session) override {
     GPUSHM_REQUIRE(!session.has_event_lane);

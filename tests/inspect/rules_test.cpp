@@ -34,7 +34,7 @@ void PrintTo(const rule_case& rule, std::ostream* to) {
   *to << rule.rule << " " << rule.name;
 }
 
-void unchanged(facts& /*all*/) {}
+void unchanged(facts& /*facts*/) {}
 
 /// A GPU of AMD and one of Intel, whose nodes can be opened.
 void add_other_gpus(facts& facts) {

@@ -32,7 +32,7 @@ TEST(shared_table, creates_different_keys_concurrently) {
 
 using addresses = opened_addresses<int>;
 
-bool always(const addresses::entry& /*of*/) {
+bool always(const addresses::entry& /*entry*/) {
   return true;
 }
 

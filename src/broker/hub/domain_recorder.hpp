@@ -77,7 +77,7 @@ class domain_recorder {
                                                 const core::peer& peer) const;
   /// Another member than its creator has begun to hand it back.
   void note_return(gpushm::generation generation, const core::peer& peer);
-  /// Whether a member that is at handing `step` back gives way to `who`.
+  /// Whether a member that is at handing `step` back gives way to `peer`.
   [[nodiscard]] bool gives_way(const core::lost_segment& step,
                                const core::peer& peer) const noexcept;
   /// Throws already_exists if another member is at handing it back, to which `session` has given

@@ -123,7 +123,7 @@ class outbox {
   /// Returns false if `send` would replace an event for this subscription by a resync, as
   /// `lose_event` does without the event. Members that read nothing must not cost others the time
   /// to make events.
-  [[nodiscard]] virtual bool takes_event(const session& /*of*/,
+  [[nodiscard]] virtual bool takes_event(const session& /*session*/,
                                          std::uint64_t /*subscription*/) const noexcept {
     return true;
   }

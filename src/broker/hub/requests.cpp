@@ -542,7 +542,7 @@ prepared requests::handle(const context& context, const wire::confirmed& message
   return {};
 }
 
-prepared requests::handle(const context& /*at*/, const wire::report& message) {
+prepared requests::handle(const context& /*context*/, const wire::report& message) {
   counters_.reported(message);
   return {};
 }

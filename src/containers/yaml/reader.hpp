@@ -21,7 +21,7 @@ struct entry {
 };
 
 /// Reads typed values from a tree, converts them as the reference loader does, and collects the
-/// problems. `what` names a value in problems: "major".
+/// problems. `key` names a value in problems: "major".
 ///
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class reader {

@@ -129,7 +129,7 @@ class transfer {
   }
   void add_header(const std::string& text) { append(headers_, text); }
 
-  static std::size_t append_header(char* data, std::size_t /*one*/, std::size_t size, void* own) {
+  static std::size_t append_header(char* data, std::size_t /*unit*/, std::size_t size, void* own) {
     auto& self = *static_cast<transfer*>(own);
     self.head_bytes_ += size;
     self.head_is_too_large_ = self.head_bytes_ > max_head_bytes;
@@ -139,7 +139,7 @@ class transfer {
     return self.head_is_too_large_ ? 0 : size;
   }
 
-  static std::size_t append_body(char* data, std::size_t /*one*/, std::size_t size, void* own) {
+  static std::size_t append_body(char* data, std::size_t /*unit*/, std::size_t size, void* own) {
     auto& self = *static_cast<transfer*>(own);
     const std::size_t max =
         self.is_streamed() ? max_unread_bytes : self.options_.max_response_bytes;
