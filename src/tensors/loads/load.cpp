@@ -103,7 +103,7 @@ std::optional<found_slab> find(client& client,
   return found_slab{std::move(*opened), *info, is_complete};
 }
 std::optional<found_slab> find(const job& job, access access) {
-  return find(job.by, job.name, job.options, access);
+  return find(job.client, job.name, job.options, access);
 }
 /// Whether it has tensors of these names, types, shapes and places.
 bool has_layout_of(const job& job, const found_slab& slab) {
@@ -236,7 +236,7 @@ load_journal make_load_journal(const job& job, const slab_info& info, bool is_ke
   wanted.size_bytes = load_journal::bytes_for(job.plan);
   wanted.device = "host";
   wanted.lifetime = is_kept ? lifetime::persistent : lifetime::leased;
-  segment made = job.by.create(job.load_journal_name(info), wanted);  // contents are zero
+  segment made = job.client.create(job.load_journal_name(info), wanted);  // contents are zero
   auto* const head = static_cast<load_journal_head*>(made.mutable_data());
   head->id = info.id;
   head->identity = job.identity;
@@ -263,7 +263,7 @@ auto make_or_await(const Make& make) {
 std::optional<load_journal> find_load_journal(const job& job, const slab_info& info) {
   open_options wanted;
   wanted.access = access::read_write;
-  auto opened = job.by.try_open(job.load_journal_name(info), wanted);
+  auto opened = job.client.try_open(job.load_journal_name(info), wanted);
   if (!opened || opened->size_bytes() != load_journal::bytes_for(job.plan)) {
     return std::nullopt;
   }
@@ -316,9 +316,9 @@ bool remove_load_journals_of_complete(client& client,
 /// then continue the load.
 void remove_unless_awaited(const job& job, generation slab) noexcept {
   try {
-    if (job.by.stat(job.name, slab).leases <= 1) {
-      remove_load_journals(job.by, job.name);
-      job.by.remove(job.name, slab);
+    if (job.client.stat(job.name, slab).leases <= 1) {
+      remove_load_journals(job.client, job.name);
+      job.client.remove(job.name, slab);
     }
   } catch (const std::exception& why) {
     base::log(log_level::debug, why.what());
@@ -410,7 +410,7 @@ found_slab make_slab(const job& job, generation replaces) {
   wanted.device = job.options.device;
   wanted.lifetime = lifetime::persistent;
   wanted.replaces = replaces;
-  return {make_or_await([&] { return job.by.create(job.name, wanted); }), info, false};
+  return {make_or_await([&] { return job.client.create(job.name, wanted); }), info, false};
 }
 
 [[nodiscard]] bool is_shortage(const error& why) {
@@ -469,7 +469,7 @@ bool load_or_continue(const job& job, timeline& progress, prepared_lanes& lanes,
     // After the slab, whose next loader removes the journal: without a slab it would never end.
     auto journal = is_new ? std::nullopt : find_load_journal(job, slab->info);
     if (!journal) {
-      remove_load_journals(job.by, job.name);
+      remove_load_journals(job.client, job.name);
       journal.emplace(make_or_await([&] { return make_load_journal(job, slab->info, true); }));
     }
     fill(job, *slab, *journal, progress, lanes, took);
@@ -525,12 +525,12 @@ void follow(const job& job, generation replaced, std::optional<found_slab>& held
     return now && has_layout_of(job, *now) ? std::move(now) : std::nullopt;
   };
   try {
-    const epoch followed = job.by.broker().epoch;
+    const epoch followed = job.client.broker().epoch;
     if (auto now = find_slab()) {
       held = std::move(now);
     }
     const timeline progress =
-        timeline::open(job.by, load_name(job.name), report_pause, job.options.stop);
+        timeline::open(job.client, load_name(job.name), report_pause, job.options.stop);
     bool is_complete = false;
     while (!is_complete) {
       job.check_time();
@@ -539,7 +539,7 @@ void follow(const job& job, generation replaced, std::optional<found_slab>& held
       }
       job.report(progress.value(), 0, false);
       is_complete = progress.wait(job.plan.tensor_bytes, report_pause, job.options.stop);
-      if (!is_complete && job.by.broker().epoch != followed) {
+      if (!is_complete && job.client.broker().epoch != followed) {
         return;
       }
     }
@@ -553,7 +553,7 @@ void follow(const job& job, generation replaced, std::optional<found_slab>& held
 /// Returns nullopt if another process loads.
 std::optional<timeline> try_to_lead(const job& job) {
   try {
-    return timeline::create(job.by, load_name(job.name));
+    return timeline::create(job.client, load_name(job.name));
   } catch (const error& why) {
     if (why.code() != errc::already_exists && why.code() != errc::writer_ending) {
       throw;

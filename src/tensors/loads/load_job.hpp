@@ -64,7 +64,7 @@ class load_journal {
 
 /// What is loaded, and how.
 struct job {
-  client& by;
+  gpushm::client& client;
   const std::string& name;
   const load_options& options;
   unsigned threads;
