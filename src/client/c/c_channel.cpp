@@ -147,10 +147,10 @@ gpushm_errc publish(
     size_t metadata_size,
     uint64_t* number) {
   return c_call([&] {
-    const auto claimed = slot_in(slot, "publish");
+    const auto acquired = slot_in(slot, "publish");
     const auto bytes = bytes_in(metadata, metadata_size, "publish");
-    const std::uint64_t result = named(claimed->of->name(), [&] {
-      return claimed->of->publish(*claimed, stream_of(*claimed), bytes);
+    const std::uint64_t result = named(acquired->producer->name(), [&] {
+      return acquired->producer->publish(*acquired, stream_of(*acquired), bytes);
     });
     if (number != nullptr) {
       *number = result;
@@ -180,8 +180,8 @@ gpushm_errc release(
     gpushm_item* item,
     const std::function<channel_consumer::optional_stream(const taken_item&)>& stream_of) {
   return c_call([&] {
-    const auto claimed = item_in(item, "release");
-    named(claimed->of->name(), [&] { claimed->of->release(*claimed, stream_of(*claimed)); });
+    const auto taken = item_in(item, "release");
+    named(taken->consumer->name(), [&] { taken->consumer->release(*taken, stream_of(*taken)); });
   });
 }
 
@@ -257,23 +257,23 @@ gpushm_errc gpushm_producer_watch_on(gpushm_producer* producer,
 
 gpushm_errc gpushm_slot_get(const gpushm_slot* slot, gpushm_slot_info* info) {
   return c_call([&] {
-    const auto claimed = slot_in(slot, "slot");
-    result_out(claimed->of->info_of(*claimed), info, "slot");
+    const auto acquired = slot_in(slot, "slot");
+    result_out(acquired->producer->info_of(*acquired), info, "slot");
   });
 }
 
 gpushm_errc gpushm_slot_memory(const gpushm_slot* slot, gpushm_segment** memory) {
   return c_call([&] {
-    const auto claimed = slot_in(slot, "slot");
+    const auto acquired = slot_in(slot, "slot");
     gpushm_segment*& result = out(memory, "slot");
-    result = claimed->of->memory_of(*claimed);
+    result = acquired->producer->memory_of(*acquired);
   });
 }
 
 gpushm_errc gpushm_slot_wait_on(const gpushm_slot* slot, void* stream) {
   return c_call([&] {
-    const auto claimed = slot_in(slot, "wait");
-    claimed->of->wait_on(*claimed, static_cast<CUstream>(stream));
+    const auto acquired = slot_in(slot, "wait");
+    acquired->producer->wait_on(*acquired, static_cast<CUstream>(stream));
   });
 }
 
@@ -283,7 +283,7 @@ gpushm_errc gpushm_slot_publish(gpushm_slot* slot,
                                 uint64_t* number) {
   return publish(
       slot,
-      [](const acquired_slot& claimed) { return claimed.on; },
+      [](const acquired_slot& acquired) { return acquired.on; },
       metadata,
       metadata_size,
       number);
@@ -305,8 +305,8 @@ gpushm_errc gpushm_slot_publish_now(gpushm_slot* slot,
 
 gpushm_errc gpushm_slot_abandon(gpushm_slot* slot) {
   return c_call([&] {
-    const auto claimed = slot_in(slot, "abandon");
-    claimed->of->abandon(*claimed);
+    const auto acquired = slot_in(slot, "abandon");
+    acquired->producer->abandon(*acquired);
   });
 }
 
@@ -391,28 +391,28 @@ gpushm_errc gpushm_consumer_next_on(gpushm_consumer* consumer,
 
 gpushm_errc gpushm_item_get(const gpushm_item* item, gpushm_item_info* info) {
   return c_call([&] {
-    const auto claimed = item_in(item, "item");
-    result_out(claimed->of->info_of(*claimed), info, "item");
+    const auto taken = item_in(item, "item");
+    result_out(taken->consumer->info_of(*taken), info, "item");
   });
 }
 
 gpushm_errc gpushm_item_memory(const gpushm_item* item, gpushm_segment** memory) {
   return c_call([&] {
-    const auto claimed = item_in(item, "item");
+    const auto taken = item_in(item, "item");
     gpushm_segment*& result = out(memory, "item");
-    result = claimed->of->memory_of(*claimed);
+    result = taken->consumer->memory_of(*taken);
   });
 }
 
 gpushm_errc gpushm_item_wait_on(const gpushm_item* item, void* stream) {
   return c_call([&] {
-    const auto claimed = item_in(item, "wait");
-    claimed->of->wait_on(*claimed, static_cast<CUstream>(stream));
+    const auto taken = item_in(item, "wait");
+    taken->consumer->wait_on(*taken, static_cast<CUstream>(stream));
   });
 }
 
 gpushm_errc gpushm_item_release(gpushm_item* item) {
-  return release(item, [](const taken_item& claimed) { return claimed.on; });
+  return release(item, [](const taken_item& taken) { return taken.on; });
 }
 
 gpushm_errc gpushm_item_release_on(gpushm_item* item, void* stream) {

@@ -80,7 +80,7 @@ bool channel_consumer::is_newest_held_by_stream() const {
     const std::uint32_t timeline = range_.first + i;
     if (range_.page->page().words[timeline].load(std::memory_order_acquire) != 0 &&
         std::none_of(held_.begin(), held_.end(), [&](const auto& each) {
-          return each->what.held_timeline == timeline;
+          return each->item.held_timeline == timeline;
         })) {
       return true;
     }
@@ -138,7 +138,7 @@ void channel_consumer::check_held(const taken_item& item, std::string_view opera
     throw error(errc::invalid_argument,
                 operation,
                 name_,
-                "item " + std::to_string(item.what.number) + " was released before",
+                "item " + std::to_string(item.item.number) + " was released before",
                 "release each item once");
   }
 }
@@ -294,8 +294,8 @@ bool channel_consumer::wait_until_complete(optional_stream stream,
 std::shared_ptr<taken_item> channel_consumer::hold(optional_stream stream,
                                                    const table_item& taken) {
   auto item = std::make_shared<taken_item>();
-  item->of = shared_from_this();
-  item->what = taken;
+  item->consumer = shared_from_this();
+  item->item = taken;
   item->on = stream;
   item->producer = producer_page_;
   const std::lock_guard lock(mutex_);
@@ -421,18 +421,18 @@ std::shared_ptr<taken_item> channel_consumer::next(optional_stream stream,
 gpushm_item_info channel_consumer::info_of(const taken_item& item) const {
   check_usable("item");
   gpushm_item_info result{};
-  result.data = static_cast<const std::byte*>(item.slots->region().data()) + item.what.offset;
-  result.bytes = item.what.bytes;
-  result.number = item.what.number;
+  result.data = static_cast<const std::byte*>(item.slots->region().data()) + item.item.offset;
+  result.bytes = item.item.bytes;
+  result.number = item.item.number;
   result.skipped = item.skipped;
   result.stream = item.on.value_or(nullptr);
-  result.metadata = item.what.metadata.data();
-  result.metadata_size = item.what.metadata_bytes;
-  result.index = item.what.slot;
+  result.metadata = item.item.metadata.data();
+  result.metadata_size = item.item.metadata_bytes;
+  result.index = item.item.slot;
   result.on_stream = item.on.has_value();
   const sync::timeline_reader published(item.producer->page(), channel::published_timeline);
   result.is_complete =
-      !result.on_stream || sync::try_wait(published, item.what.number) == wait_result::reached;
+      !result.on_stream || sync::try_wait(published, item.item.number) == wait_result::reached;
   return result;
 }
 
@@ -450,14 +450,14 @@ void channel_consumer::wait_on(const taken_item& item, CUstream stream) const {
     check_held(item, "wait");
   }
   const sync::timeline_reader published(item.producer->page(), channel::published_timeline);
-  if (sync::try_wait(published, item.what.number) == wait_result::reached) {
+  if (sync::try_wait(published, item.item.number) == wait_result::reached) {
     return;
   }
   const CUdeviceptr address =
       item.producer->for_streams().address_for(stream, channel::published_timeline, "wait", name_);
   auto counted = await_stream_turn(
-      stream, item.producer, channel::published_timeline, item.what.number, close_limit, name_);
-  streams::enqueue_wait(stream, address, item.what.number, name_);
+      stream, item.producer, channel::published_timeline, item.item.number, close_limit, name_);
+  streams::enqueue_wait(stream, address, item.item.number, name_);
   counted.commit();
 }
 
@@ -480,10 +480,10 @@ void channel_consumer::release(taken_item& item, optional_stream stream) {
 /// Releases an item of `latest`, each of which has its own timeline.
 void channel_consumer::release_newest(const taken_item& item, optional_stream stream) {
   if (stream) {
-    streams::enqueue_signal(*stream, own_address(item.what.held_timeline, *stream), 0, name_);
+    streams::enqueue_signal(*stream, own_address(item.item.held_timeline, *stream), 0, name_);
     streams_release_ = true;
   } else {
-    range_.page->own_page().words[item.what.held_timeline].store(0, std::memory_order_seq_cst);
+    range_.page->own_page().words[item.item.held_timeline].store(0, std::memory_order_seq_cst);
   }
   std::erase_if(held_, [&](const auto& each) { return each.get() == &item; });
 }
@@ -497,7 +497,7 @@ void channel_consumer::release_in_order(taken_item& item, optional_stream stream
     }
     return;
   }
-  store_released(stream, item.what.release, {});
+  store_released(stream, item.item.release, {});
   held_.pop_front();
   try {
     release_kept_back();
@@ -533,7 +533,7 @@ void channel_consumer::release_kept_back() {
   if (end == held_.begin()) {
     return;
   }
-  store_released({}, (*std::prev(end))->what.release, finished);
+  store_released({}, (*std::prev(end))->item.release, finished);
   held_.erase(held_.begin(), end);
 }
 

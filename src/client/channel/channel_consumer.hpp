@@ -37,8 +37,8 @@ struct taken_item {
   /// The stream that it was taken for, or the CPU.
   using optional_stream = std::optional<cuda::CUstream>;
 
-  std::shared_ptr<channel_consumer> of;
-  channel::consumer_table::item what;
+  std::shared_ptr<channel_consumer> consumer;
+  channel::consumer_table::item item;
   optional_stream on;
   std::uint64_t skipped = 0;
   std::shared_ptr<gpushm_segment> slots;  ///< what it is in

@@ -65,7 +65,7 @@ void channel_producer::close() noexcept {
     }
     slots = std::move(acquired_);
     for (const auto& each : slots) {
-      table_->abandon(each->what);
+      table_->abandon(each->choice);
       each->is_open = false;
     }
   }
@@ -342,7 +342,7 @@ std::uint64_t channel_producer::publish(acquired_slot& slot,
     const std::lock_guard lock(mutex_);
     check_open(slot, "publish");
     // Consumers do not see the item before it is announced: a failed store undoes everything.
-    number = table_->prepare(slot.what, metadata);
+    number = table_->prepare(slot.choice, metadata);
     try {
       published_->store(
           stream,
@@ -352,10 +352,10 @@ std::uint64_t channel_producer::publish(acquired_slot& slot,
           "publish",
           name_);
     } catch (...) {
-      table_->withdraw(slot.what);
+      table_->withdraw(slot.choice);
       throw;
     }
-    table_->announce(slot.what);
+    table_->announce(slot.choice);
     end(slot);
   }
   handle_table<acquired_slot>::of_process().remove(slot.handle);
@@ -368,7 +368,7 @@ void channel_producer::abandon(acquired_slot& slot) {
   {
     const std::lock_guard lock(mutex_);
     check_open(slot, "abandon");
-    table_->abandon(slot.what);
+    table_->abandon(slot.choice);
     end(slot);
   }
   handle_table<acquired_slot>::of_process().remove(slot.handle);
@@ -378,16 +378,16 @@ gpushm_slot_info channel_producer::info_of(const acquired_slot& slot) const {
   check_usable("slot");
   gpushm_slot_info result{};
   result.data = static_cast<std::byte*>(slots_->region().data()) +
-                std::uint64_t{slot.what.slot} * shape_.slot_stride;
+                std::uint64_t{slot.choice.slot} * shape_.slot_stride;
   result.bytes = shape_.slot_bytes;
-  result.index = slot.what.slot;
+  result.index = slot.choice.slot;
   result.on_stream = slot.on.has_value();
   result.stream = slot.on.value_or(nullptr);
   result.is_free = !result.on_stream;
   if (!result.is_free) {
     const std::lock_guard lock(mutex_);
-    result.is_free =
-        slot.is_open && table_->find_behind(channel::released_timeline, slot.what.after) == nullptr;
+    result.is_free = slot.is_open &&
+                     table_->find_behind(channel::released_timeline, slot.choice.after) == nullptr;
   }
   return result;
 }
@@ -399,7 +399,7 @@ void channel_producer::wait_on(const acquired_slot& slot, CUstream stream) {
   std::unique_lock lock(mutex_);
   for (;;) {
     check_open(slot, "wait");
-    const auto late = slot.on ? enqueue_waits(stream, slot.what.after) : std::nullopt;
+    const auto late = slot.on ? enqueue_waits(stream, slot.choice.after) : std::nullopt;
     if (!late) {
       return;
     }

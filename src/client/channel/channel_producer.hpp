@@ -35,13 +35,13 @@ struct acquired_slot {
   static constexpr std::uintptr_t handle_kind = 1;
   static constexpr std::string_view handle_name = "slot";
 
-  acquired_slot(std::shared_ptr<channel_producer> producer,
+  acquired_slot(std::shared_ptr<channel_producer> owner,
                 channel::producer_table::choice acquired,
                 std::optional<cuda::CUstream> acquired_for) noexcept
-      : of(std::move(producer)), what(acquired), on(acquired_for) {}
+      : producer(std::move(owner)), choice(acquired), on(acquired_for) {}
 
-  const std::shared_ptr<channel_producer> of;
-  const channel::producer_table::choice what;
+  const std::shared_ptr<channel_producer> producer;
+  const channel::producer_table::choice choice;
   const std::optional<cuda::CUstream> on;
   void* handle = nullptr;
   bool is_open = true;  ///< neither published nor abandoned
