@@ -6,177 +6,151 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <iostream>
 #include <map>
 #include <optional>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "base/text/hex.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
 #include "protocol/wire/crc32.hpp"
 #include "protocol/wire/ticket.hpp"
 #include "tests/share/agent_memory.hpp"
 #include "tests/support/process/hex.hpp"
+#include "tests/support/process/orders.hpp"
 #include "tests/support/process/quiet_fork.hpp"
 
 namespace {
 
 using namespace gpushm;
-
-std::string to_hex(std::span<const std::byte> bytes) {
-  static constexpr char digits[] = "0123456789abcdef";
-  std::string text;
-  for (const std::byte each : bytes) {
-    text += digits[std::to_integer<unsigned>(each) >> 4U];
-    text += digits[std::to_integer<unsigned>(each) & 15U];
-  }
-  return text;
-}
+using gpushm_testing::order_words;
 
 class agent {
  public:
-  /// Returns the reply, without its "ok ".
-  std::string execute(const std::string& order, std::istringstream& words) {
-    const auto number = [&] {
-      std::uint64_t value = 0;
-      words >> value;
-      return value;
-    };
-    const auto word = [&] {
-      std::string text;
-      words >> text;
-      return text;
-    };
-    if (order == "pid") {
-      return std::to_string(::getpid());
-    }
-    if (order == "connect") {
-      client_.emplace(client::connect({.socket_path = word(), .timeout = wait}));
-      return {};
-    }
-    if (order == "device") {
-      memory_.use_device(static_cast<int>(number()));
-      return {};
-    }
-    if (order == "reset") {
-      memory_.reset_device();
-      return {};
-    }
-    if (order == "alloc") {
-      const std::string kind = word();
-      const std::uint64_t bytes = number();
-      memory_.allocate(kind, bytes, number());
+  agent() {
+    add_memory_orders();
+    add_share_orders();
+    add_open_orders();
+    add_segment_orders();
+  }
+
+  void run() { orders_.run(); }
+
+ private:
+  void add_memory_orders() {
+    orders_.add("pid", [] { return std::to_string(::getpid()); });
+    orders_.add("connect", [this](order_words& words) {
+      client_.emplace(client::connect({.socket_path = words.text(), .timeout = wait}));
+    });
+    orders_.add("device", [this](order_words& words) {
+      memory_.use_device(static_cast<int>(words.number()));
+    });
+    orders_.add("reset", [this] { memory_.reset_device(); });
+    orders_.add("alloc", [this](order_words& words) {
+      const std::string kind = words.text();
+      const std::uint64_t bytes = words.number();
+      memory_.allocate(kind, bytes, words.number());
       return std::to_string(memory_.address());
-    }
-    if (order == "fill") {
-      const std::uint64_t offset = number();
-      const std::uint64_t bytes = number();
-      memory_.fill(offset, bytes, static_cast<std::uint8_t>(number()));
-      return {};
-    }
-    if (order == "free") {
-      memory_.free();
-      return {};
-    }
-    if (order == "share") {
-      const std::string name = word();
-      const std::uint64_t offset = number();
-      const std::uint64_t bytes = number();
+    });
+    orders_.add("fill", [this](order_words& words) {
+      const std::uint64_t offset = words.number();
+      const std::uint64_t bytes = words.number();
+      memory_.fill(offset, bytes, static_cast<std::uint8_t>(words.number()));
+    });
+    orders_.add("free", [this] { memory_.free(); });
+  }
+
+  void add_share_orders() {
+    orders_.add("share", [this](order_words& words) {
+      const std::string name = words.text();
+      const std::uint64_t offset = words.number();
+      const std::uint64_t bytes = words.number();
       share_options options;
-      options.lifetime = word() == "persistent" ? lifetime::persistent : lifetime::leased;
+      options.lifetime = words.text() == "persistent" ? lifetime::persistent : lifetime::leased;
       segment result = client_->share(name, at(offset), bytes, options);
       const auto address = reinterpret_cast<std::uintptr_t>(result.data());
       shared_.insert_or_assign(name, std::move(result));
       return std::to_string(address);
-    }
-    if (order == "unshare") {
-      shared_.at(word()).unshare();
-      return {};
-    }
-    if (order == "drop") {
-      shared_.erase(word());
-      return {};
-    }
-    if (order == "export") {
-      const std::uint64_t offset = number();
-      return to_hex(export_memory(at(offset), number()));
-    }
-    if (order == "export-segment") {
-      return to_hex(export_segment(shared_.at(word())));
-    }
-    if (order == "open") {
-      const std::string name = word();
-      return keep(client_->open(name, {.access = access::read_write, .device = word()}));
-    }
-    if (order == "open-waiting") {
-      return keep(client_->open(word(), {.access = access::read_write, .timeout = wait}));
-    }
-    if (order == "open-read") {
-      const std::string name = word();
-      return keep(client_->open(name, {.device = word()}));
-    }
-    if (order == "import") {
-      const auto bytes = gpushm_testing::bytes_of_hex(word());
-      return keep(import_memory(bytes, {.access = access::read_write, .device = word()}));
-    }
-    if (order == "import-elsewhere") {  // as if created on another machine
-      auto described = wire::decode_ticket(gpushm_testing::bytes_of_hex(word()));
+    });
+    orders_.add("unshare", [this](order_words& words) { shared_.at(words.text()).unshare(); });
+    orders_.add("drop", [this](order_words& words) { shared_.erase(words.text()); });
+    orders_.add("export", [this](order_words& words) {
+      const std::uint64_t offset = words.number();
+      return base::hex_text(export_memory(at(offset), words.number()));
+    });
+    orders_.add("export-segment", [this](order_words& words) {
+      return base::hex_text(export_segment(shared_.at(words.text())));
+    });
+  }
+
+  void add_open_orders() {
+    orders_.add("open", [this](order_words& words) {
+      const std::string name = words.text();
+      return keep(client_->open(name, {.access = access::read_write, .device = words.text()}));
+    });
+    orders_.add("open-waiting", [this](order_words& words) {
+      return keep(client_->open(words.text(), {.access = access::read_write, .timeout = wait}));
+    });
+    orders_.add("open-read", [this](order_words& words) {
+      const std::string name = words.text();
+      return keep(client_->open(name, {.device = words.text()}));
+    });
+    orders_.add("import", [this](order_words& words) {
+      const auto bytes = gpushm_testing::bytes_of_hex(words.text());
+      return keep(import_memory(bytes, {.access = access::read_write, .device = words.text()}));
+    });
+    // as if created on another machine
+    orders_.add("import-elsewhere", [this](order_words& words) {
+      auto described = wire::decode_ticket(gpushm_testing::bytes_of_hex(words.text()));
       described.exporter.boot_id = "00000000-0000-4000-8000-000000000000";
       return keep(import_memory(wire::encode_ticket(described)));
-    }
-    if (order == "import-random") {
-      const std::uint64_t count = number();
-      return import_random(count, gpushm_testing::bytes_of_hex(word()));
-    }
-    if (order == "use") {  // makes an earlier opened segment the current one
-      current_ = number();
-      return {};
-    }
-    if (order == "check") {
-      const std::uint64_t offset = number();
-      std::vector<std::byte> bytes(number());
-      const auto expected = static_cast<std::byte>(number());
+    });
+    orders_.add("import-random", [](order_words& words) {
+      const std::uint64_t count = words.number();
+      return import_random(count, gpushm_testing::bytes_of_hex(words.text()));
+    });
+  }
+
+  void add_segment_orders() {
+    // makes an earlier opened segment the current one
+    orders_.add("use", [this](order_words& words) { current_ = words.number(); });
+    orders_.add("check", [this](order_words& words) {
+      const std::uint64_t offset = words.number();
+      std::vector<std::byte> bytes(words.number());
+      const auto expected = static_cast<std::byte>(words.number());
       current().read(offset, bytes);
       return std::to_string(std::count_if(
           bytes.begin(), bytes.end(), [&](std::byte each) { return each != expected; }));
-    }
-    if (order == "put") {
-      const std::uint64_t offset = number();
-      const std::uint64_t bytes = number();
-      current().write(offset, std::vector<std::byte>(bytes, static_cast<std::byte>(number())));
-      return {};
-    }
-    if (order == "state") {
-      return std::string(to_string(current().state()));
-    }
-    if (order == "shared-state") {
-      return std::string(to_string(shared_.at(word()).state()));
-    }
-    if (order == "close") {
-      opened_.erase(current_);
-      return {};
-    }
-    if (order == "stats") {
+    });
+    orders_.add("put", [this](order_words& words) {
+      const std::uint64_t offset = words.number();
+      const std::uint64_t bytes = words.number();
+      current().write(offset,
+                      std::vector<std::byte>(bytes, static_cast<std::byte>(words.number())));
+    });
+    orders_.add("state", [this] { return std::string(to_string(current().state())); });
+    orders_.add("shared-state", [this](order_words& words) {
+      return std::string(to_string(shared_.at(words.text()).state()));
+    });
+    orders_.add("close", [this] { opened_.erase(current_); });
+    orders_.add("stats", [this] {
       const auto stats = client_->cache_stats();
       return std::to_string(stats.hits) + " " + std::to_string(stats.misses) + " " +
              std::to_string(stats.evictions) + " " + std::to_string(stats.kept_entries);
-    }
-    if (order == "fork-import") {
+    });
+    orders_.add("fork-import", [this](order_words& words) {
       return in_child(
-          [&, bytes = gpushm_testing::bytes_of_hex(word())] { keep(import_memory(bytes)); });
-    }
-    if (order == "fork-share") {
-      const std::string name = word();
-      const std::uint64_t bytes = number();
+          [&, bytes = gpushm_testing::bytes_of_hex(words.text())] { keep(import_memory(bytes)); });
+    });
+    orders_.add("fork-share", [this](order_words& words) {
+      const std::string name = words.text();
+      const std::uint64_t bytes = words.number();
       return in_child([&] { shared_.insert_or_assign(name, client_->share(name, at(0), bytes)); });
-    }
-    throw std::runtime_error("unknown command: " + order);
+    });
   }
 
- private:
   static constexpr std::chrono::milliseconds wait{30'000};
 
   void* at(std::uint64_t offset) const {
@@ -256,6 +230,7 @@ class agent {
     return text;
   }
 
+  gpushm_testing::order_table orders_;
   std::optional<client> client_;
   gpushm_tests::agent_memory memory_;
   std::map<std::string, segment> shared_;
@@ -267,19 +242,5 @@ class agent {
 }  // namespace
 
 int main() {
-  agent self;
-  for (std::string line; std::getline(std::cin, line);) {
-    std::istringstream words(line);
-    std::string order;
-    words >> order;
-    try {
-      const std::string text = self.execute(order, words);
-      std::cout << "ok " << text << std::endl;
-    } catch (const error& why) {
-      std::cout << "error " << to_string(why.code()) << " " << why.what() << std::endl;
-    } catch (const std::exception& why) {
-      std::cout << "error - " << why.what() << std::endl;
-    }
-  }
-  return 0;
+  agent().run();
 }

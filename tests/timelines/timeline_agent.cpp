@@ -8,11 +8,9 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <iostream>
 #include <map>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -21,194 +19,180 @@
 #include "gpu/driver/devices.hpp"
 #include "gpushm/gpushm.hpp"
 #include "tests/support/process/hex.hpp"
+#include "tests/support/process/orders.hpp"
 
 namespace {
 
 using namespace gpushm;
+using gpushm_testing::order_words;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 class agent {
  public:
-  /// Returns the reply, without its "ok ".
-  std::string execute(const std::string& order, std::istringstream& words) {
-    const auto number = [&] {
-      std::uint64_t value = 0;
-      words >> value;
-      return value;
-    };
-    const auto word = [&] {
-      std::string text;
-      words >> text;
-      return text;
-    };
-    if (order == "pid") {
-      return std::to_string(::getpid());
-    }
-    if (order == "connect") {
-      client_.emplace(client::connect({.socket_path = word(), .timeout = milliseconds(20'000)}));
-      return {};
-    }
-    // ---- timelines ----
-    if (order == "create") {
-      const std::string name = word();
+  agent() {
+    add_timeline_orders();
+    add_value_orders();
+    add_stream_orders();
+    add_graph_orders();
+    add_segment_orders();
+    add_producer_orders();
+    add_consumer_orders();
+  }
+
+  void run() { orders_.run(); }
+
+ private:
+  void add_timeline_orders() {
+    orders_.add("pid", [] { return std::to_string(::getpid()); });
+    orders_.add("connect", [this](order_words& words) {
+      client_.emplace(
+          client::connect({.socket_path = words.text(), .timeout = milliseconds(20'000)}));
+    });
+    orders_.add("create", [this](order_words& words) {
+      const std::string name = words.text();
       timelines_.insert_or_assign(name, timeline::create(*client_, name));
-      return {};
-    }
-    if (order == "open") {
-      const std::string name = word();
-      timelines_.insert_or_assign(name, timeline::open(*client_, name, milliseconds(number())));
-      return {};
-    }
-    // ---- without a broker ----
-    if (order == "create_local") {
-      timelines_.insert_or_assign(word(), timeline::create_local());
-      return {};
-    }
-    if (order == "ticket") {
-      return base::hex_text(of(word()).ticket());
-    }
-    if (order == "import") {
-      const std::string name = word();
+    });
+    orders_.add("open", [this](order_words& words) {
+      const std::string name = words.text();
       timelines_.insert_or_assign(name,
-                                  timeline::from_ticket(gpushm_testing::bytes_of_hex(word())));
-      return {};
-    }
-    if (order == "become") {  // a program that sleeps
+                                  timeline::open(*client_, name, milliseconds(words.number())));
+    });
+    orders_.add("create_local", [this](order_words& words) {
+      timelines_.insert_or_assign(words.text(), timeline::create_local());
+    });
+    orders_.add("ticket",
+                [this](order_words& words) { return base::hex_text(of(words.text()).ticket()); });
+    orders_.add("import", [this](order_words& words) {
+      const std::string name = words.text();
+      timelines_.insert_or_assign(
+          name, timeline::from_ticket(gpushm_testing::bytes_of_hex(words.text())));
+    });
+    // a program that sleeps
+    orders_.add("become", [] {
       ::alarm(60);
       ::execlp("sleep", "sleep", "60", nullptr);
-    }
-    if (order == "user") {
+      throw error(errc::system_error, "agent", "become", "cannot execute sleep");
+    });
+    orders_.add("user", [] {
       const bool is_other =
           ::setgroups(0, nullptr) == 0 && ::setgid(65'534) == 0 && ::setuid(65'534) == 0;
       return is_other ? std::string() : "not";
-    }
-    if (order == "take_over") {
-      timeline& on = of(word());
-      on = on.take_over(milliseconds(number()));
-      return {};
-    }
-    if (order == "hand_over") {
-      const std::string name = word();
+    });
+    orders_.add("take_over", [this](order_words& words) {
+      timeline& on = of(words.text());
+      on = on.take_over(milliseconds(words.number()));
+    });
+    orders_.add("hand_over", [this](order_words& words) {
+      const std::string name = words.text();
       of(name).hand_over();
       timelines_.erase(name);
-      return {};
-    }
-    if (order == "close") {
-      timelines_.erase(word());
-      return {};
-    }
-    if (order == "signal") {
-      timeline& on = of(word());
-      on.signal(number());
-      return {};
-    }
-    if (order == "set_flags") {
-      timeline& on = of(word());
-      on.set_flags(number());
-      return {};
-    }
-    if (order == "value") {
-      return std::to_string(of(word()).value());
-    }
-    if (order == "wait") {
-      timeline& on = of(word());
-      const std::uint64_t value = number();
-      return on.wait(value, milliseconds(number())) ? "reached" : "not";
-    }
-    if (order == "wait_flags") {
-      timeline& on = of(word());
-      const std::uint64_t flags = number();
-      return on.wait_flags(flags, milliseconds(number())) ? "met" : "not";
-    }
-    if (order == "signal_and_close") {  // SIGNALED CLOSED
-      of(word()).signal(1);
-      timelines_.erase(word());
-      return {};
-    }
-    if (order == "create_many") {  // COUNT
-      for (std::uint64_t left = number(); left != 0; --left) {
+    });
+    orders_.add("close", [this](order_words& words) { timelines_.erase(words.text()); });
+  }
+
+  void add_value_orders() {
+    orders_.add("signal", [this](order_words& words) {
+      timeline& on = of(words.text());
+      on.signal(words.number());
+    });
+    orders_.add("set_flags", [this](order_words& words) {
+      timeline& on = of(words.text());
+      on.set_flags(words.number());
+    });
+    orders_.add("value",
+                [this](order_words& words) { return std::to_string(of(words.text()).value()); });
+    orders_.add("wait", [this](order_words& words) {
+      timeline& on = of(words.text());
+      const std::uint64_t value = words.number();
+      return on.wait(value, milliseconds(words.number())) ? "reached" : "not";
+    });
+    orders_.add("wait_flags", [this](order_words& words) {
+      timeline& on = of(words.text());
+      const std::uint64_t flags = words.number();
+      return on.wait_flags(flags, milliseconds(words.number())) ? "met" : "not";
+    });
+    // SIGNALED CLOSED
+    orders_.add("signal_and_close", [this](order_words& words) {
+      of(words.text()).signal(1);
+      timelines_.erase(words.text());
+    });
+    // COUNT
+    orders_.add("create_many", [this](order_words& words) {
+      for (std::uint64_t left = words.number(); left != 0; --left) {
         many_.push_back(timeline::create(*client_, "many/" + std::to_string(many_.size())));
       }
-      return {};
-    }
-    if (order == "many_signaled") {
+    });
+    orders_.add("many_signaled", [this] {
       return std::to_string(std::count_if(
           many_.begin(), many_.end(), [](const timeline& each) { return each.value() != 0; }));
-    }
-    if (order == "check") {
-      of(word()).check();
-      return {};
-    }
-    // ---- streams: STREAM NAME VALUE ----
-    if (order == "device") {
+    });
+    orders_.add("check", [this](order_words& words) { of(words.text()).check(); });
+  }
+
+  void add_stream_orders() {
+    orders_.add("device", [this](order_words& words) {
       const driver::cuda_driver& cu = driver::cuda_driver::instance();
       cuda::CUcontext context = nullptr;
-      must(cu->cuDevicePrimaryCtxRetain(&context, driver::find_device(word()).handle));
+      must(cu->cuDevicePrimaryCtxRetain(&context, driver::find_device(words.text()).handle));
       must(cu->cuCtxSetCurrent(context));
       add_streams(1);
-      return {};
-    }
-    if (order == "reset") {
-      must(cu()->cuDevicePrimaryCtxReset_v2(driver::find_device(word()).handle));
+    });
+    orders_.add("reset", [this](order_words& words) {
+      must(cu()->cuDevicePrimaryCtxReset_v2(driver::find_device(words.text()).handle));
       streams_.clear();
-      return {};
-    }
-    if (order == "streams") {
-      add_streams(number());
-      return {};
-    }
-    if (order == "blocking_stream") {  // synchronizes with the legacy default stream
+    });
+    orders_.add("streams", [this](order_words& words) { add_streams(words.number()); });
+    // synchronizes with the legacy default stream
+    orders_.add("blocking_stream", [this] {
       cuda::CUstream added = nullptr;
       must(cu()->cuStreamCreate(&added, cuda::CU_STREAM_DEFAULT));
       streams_.push_back(added);
-      return {};
-    }
-    if (order == "stream_signal") {
-      void* const stream = stream_at(number());
-      timeline& on = of(word());
-      on.signal(stream, number());
-      return {};
-    }
-    if (order == "stream_wait") {
-      void* const stream = stream_at(number());
-      timeline& on = of(word());
-      const std::uint64_t value = number();
-      on.wait(stream, value, milliseconds(number()));
-      return {};
-    }
-    if (order == "batch") {  // STREAM [wait|signal|wait_flags|set_flags NAME VALUE]...
-      void* const stream = stream_at(number());
+    });
+    orders_.add("stream_signal", [this](order_words& words) {
+      void* const stream = stream_at(words.number());
+      timeline& on = of(words.text());
+      on.signal(stream, words.number());
+    });
+    orders_.add("stream_wait", [this](order_words& words) {
+      void* const stream = stream_at(words.number());
+      timeline& on = of(words.text());
+      const std::uint64_t value = words.number();
+      on.wait(stream, value, milliseconds(words.number()));
+    });
+    // STREAM [wait|signal|wait_flags|set_flags NAME VALUE]...
+    orders_.add("batch", [this](order_words& words) {
+      void* const stream = stream_at(words.number());
       stream_batch operations;
-      for (std::string kind = word(); !kind.empty(); kind = word()) {
-        timeline& on = of(word());
+      for (std::string kind = words.text(); !kind.empty(); kind = words.text()) {
+        timeline& on = of(words.text());
         if (kind == "wait" || kind == "signal") {
-          kind == "wait" ? operations.wait(on, number()) : operations.signal(on, number());
+          kind == "wait" ? operations.wait(on, words.number())
+                         : operations.signal(on, words.number());
         } else {
-          kind == "wait_flags" ? operations.wait_flags(on, number())
-                               : operations.set_flags(on, number());
+          kind == "wait_flags" ? operations.wait_flags(on, words.number())
+                               : operations.set_flags(on, words.number());
         }
       }
       operations.enqueue(stream, milliseconds(0));
-      return {};
-    }
-    if (order == "sync") {
-      must(cu()->cuStreamSynchronize(handle_at(number())));
-      return {};
-    }
-    if (order == "query") {
-      return cu()->cuStreamQuery(handle_at(number())) == cuda::CUDA_SUCCESS ? "idle" : "busy";
-    }
-    if (order == "waiting") {
+    });
+    orders_.add("sync", [this](order_words& words) {
+      must(cu()->cuStreamSynchronize(handle_at(words.number())));
+    });
+    orders_.add("query", [this](order_words& words) {
+      return cu()->cuStreamQuery(handle_at(words.number())) == cuda::CUDA_SUCCESS ? "idle" : "busy";
+    });
+    orders_.add("waiting", [] {
       const auto now = waiting_streams::now();
       return std::to_string(now.waiting) + " " + std::to_string(now.limit) + " " +
              std::to_string(now.connections);
-    }
-    if (order == "rounds") {  // FIRST MINE OTHER COUNT: signals and waits on stream 0
-      const bool first = number() != 0;
-      timeline& mine = of(word());
-      timeline& other = of(word());
-      const std::uint64_t count = number();
+    });
+    // FIRST MINE OTHER COUNT: signals and waits on stream 0
+    orders_.add("rounds", [this](order_words& words) {
+      const bool first = words.number() != 0;
+      timeline& mine = of(words.text());
+      timeline& other = of(words.text());
+      const std::uint64_t count = words.number();
       const std::uint64_t from = mine.value();
       const auto begin = steady_clock::now();
       for (std::uint64_t i = from + 1; i <= from + count; ++i) {
@@ -225,75 +209,76 @@ class agent {
       mine.check();
       other.check();
       return std::to_string(took.count() / static_cast<double>(count));
-    }
-    if (order == "record") {  // NAME VALUE: on stream 0, captured or not
-      timeline& on = of(word());
-      static_cast<void>(stream_batch().wait(on, number()).record(stream_at(0)));
-      return {};
-    }
-    if (order == "capture") {
+    });
+  }
+
+  void add_graph_orders() {
+    // NAME VALUE: on stream 0, captured or not
+    orders_.add("record", [this](order_words& words) {
+      timeline& on = of(words.text());
+      static_cast<void>(stream_batch().wait(on, words.number()).record(stream_at(0)));
+    });
+    orders_.add("capture", [this] {
       must(cu()->cuStreamBeginCapture_v2(handle_at(0), cuda::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-      return {};
-    }
-    if (order == "end_capture") {
+    });
+    orders_.add("end_capture", [this] {
       cuda::CUgraph graph = nullptr;
       must(cu()->cuStreamEndCapture(handle_at(0), &graph));
       must(cu()->cuGraphDestroy(graph));
-      return {};
-    }
-    if (order == "capture_signal") {  // NAME VALUE: launched by "launch"
-      timeline& on = of(word());
-      const std::uint64_t value = number();
+    });
+    // NAME VALUE: launched by "launch"
+    orders_.add("capture_signal", [this](order_words& words) {
+      timeline& on = of(words.text());
+      const std::uint64_t value = words.number();
       on.prepare(stream_at(0));
       executable_ = capture([&] { on.signal(stream_at(0), value); });
-      return {};
-    }
-    if (order == "record_signal") {  // NAME VALUE: set by "set", launched by "launch"
-      timeline& on = of(word());
-      const std::uint64_t value = number();
+    });
+    // NAME VALUE: set by "set", launched by "launch"
+    orders_.add("record_signal", [this](order_words& words) {
+      timeline& on = of(words.text());
+      const std::uint64_t value = words.number();
       on.prepare(stream_at(0));
       executable_ =
           capture([&] { recorded_ = stream_batch().signal(on, value).record(stream_at(0)); });
-      return {};
-    }
-    if (order == "set") {  // VALUE
-      const std::uint64_t value = number();
+    });
+    // VALUE
+    orders_.add("set", [this](order_words& words) {
+      const std::uint64_t value = words.number();
       recorded_.set(executable_, stream_at(0), std::span(&value, 1), milliseconds(0));
-      return {};
-    }
-    if (order == "launch") {
-      launch(executable_);
-      return {};
-    }
-    if (order == "graph_rounds") {  // produce|consume values|flags MINE OTHER SEGMENT COUNT
-      const bool produces = word() == "produce";
-      const bool uses_values = word() == "values";
-      timeline& mine = of(word());
-      timeline& other = of(word());
-      segment& on = segments_.at(word());
-      const std::uint64_t count = number();
+    });
+    orders_.add("launch", [this] { launch(executable_); });
+    // produce|consume values|flags MINE OTHER SEGMENT COUNT
+    orders_.add("graph_rounds", [this](order_words& words) {
+      const bool produces = words.text() == "produce";
+      const bool uses_values = words.text() == "values";
+      timeline& mine = of(words.text());
+      timeline& other = of(words.text());
+      segment& on = segments_.at(words.text());
+      const std::uint64_t count = words.number();
       return uses_values ? rounds_of_values(produces, mine, other, on, count)
                          : rounds_of_flags(produces, mine, other, on, count);
-    }
-    // ---- segments ----
-    if (order == "segment") {
-      const std::string name = word();
-      const std::uint64_t bytes = number();
-      segments_.insert_or_assign(
-          name, client_->create(name, {.size_bytes = bytes, .device = std::to_string(number())}));
-      segments_.at(name).publish();
-      return {};
-    }
-    if (order == "open_segment") {
-      const std::string name = word();
+    });
+  }
+
+  void add_segment_orders() {
+    orders_.add("segment", [this](order_words& words) {
+      const std::string name = words.text();
+      const std::uint64_t bytes = words.number();
       segments_.insert_or_assign(
           name,
-          client_->open(name,
-                        {.timeout = milliseconds(20'000), .device = std::to_string(number())}));
-      return {};
-    }
-    if (order == "copies") {  // NAME: each operation of a segment that copies
-      segment& on = segments_.at(word());
+          client_->create(name, {.size_bytes = bytes, .device = std::to_string(words.number())}));
+      segments_.at(name).publish();
+    });
+    orders_.add("open_segment", [this](order_words& words) {
+      const std::string name = words.text();
+      segments_.insert_or_assign(
+          name,
+          client_->open(
+              name, {.timeout = milliseconds(20'000), .device = std::to_string(words.number())}));
+    });
+    // NAME: each operation of a segment that copies
+    orders_.add("copies", [this](order_words& words) {
+      segment& on = segments_.at(words.text());
       const std::vector<std::byte> written(on.size_bytes() / 2, std::byte{7});
       std::vector<std::byte> got(written.size());
       on.fill(std::byte{1});
@@ -301,10 +286,11 @@ class agent {
       on.write_from_gpu(got.size(), on.data(), got.size());
       on.read(got.size(), got);
       return got == written ? std::string() : "other bytes";
-    }
-    if (order == "copies_on") {  // STREAM NAME: the byte that the stream's work has written
-      void* const stream = stream_at(number());
-      segment& on = segments_.at(word());
+    });
+    // STREAM NAME: the byte that the stream's work has written
+    orders_.add("copies_on", [this](order_words& words) {
+      void* const stream = stream_at(words.number());
+      segment& on = segments_.at(words.text());
       std::vector<std::byte> got(1);
       on.read_on(stream, 0, got);
       on.write_on(stream, 1, got);
@@ -313,65 +299,51 @@ class agent {
       const auto read = std::to_string(std::to_integer<int>(got[0]));
       on.fill_on(stream, std::byte{1});
       return read;
-    }
-    if (order == "fill") {  // STREAM NAME BYTE: enqueued
-      const auto stream = handle_at(number());
-      segment& on = segments_.at(word());
+    });
+    // STREAM NAME BYTE: enqueued
+    orders_.add("fill", [this](order_words& words) {
+      const auto stream = handle_at(words.number());
+      segment& on = segments_.at(words.text());
       must(cu()->cuMemsetD8Async(address_of(on.mutable_data()),
-                                 static_cast<unsigned char>(number()),
+                                 static_cast<unsigned char>(words.number()),
                                  on.size_bytes(),
                                  stream));
-      return {};
-    }
-    if (order == "load") {  // STREAM NAME: enqueued
-      const auto stream = handle_at(number());
-      const segment& on = segments_.at(word());
+    });
+    // STREAM NAME: enqueued
+    orders_.add("load", [this](order_words& words) {
+      const auto stream = handle_at(words.number());
+      const segment& on = segments_.at(words.text());
       pin(on.size_bytes());
       must(cu()->cuMemcpyDtoHAsync_v2(
           loaded_.data(), address_of(on.data()), loaded_.size(), stream));
-      return {};
-    }
-    if (order == "good_rounds") {
-      return std::to_string(last_good_);
-    }
-    if (order == "loaded") {
+    });
+    orders_.add("good_rounds", [this] { return std::to_string(last_good_); });
+    orders_.add("loaded", [this] {
       const bool same = std::all_of(
           loaded_.begin(), loaded_.end(), [&](unsigned char each) { return each == loaded_[0]; });
       return same && !loaded_.empty() ? std::to_string(loaded_[0]) : "mixed";
-    }
-    // ---- channels ----
-    if (order == "produce") {  // NAME SLOTS BYTES GPU
-      const std::string name = word();
+    });
+  }
+
+  void add_producer_orders() {
+    // NAME SLOTS BYTES GPU
+    orders_.add("produce", [this](order_words& words) {
+      const std::string name = words.text();
       channel_options options;
-      options.slots = static_cast<std::uint32_t>(number());
-      options.slot_bytes = number();
-      options.device = word();
+      options.slots = static_cast<std::uint32_t>(words.number());
+      options.slot_bytes = words.number();
+      options.device = words.text();
       producer_ = channel_producer::create(*client_, name, options);
-      return {};
-    }
-    if (order == "consume" ||
-        order == "share") {  // NAME HELD GPU; "consume" with HELD 0: each item
-      const std::string name = word();
-      shares_ = order == "share";
-      consumer_options options;
-      options.held = static_cast<std::uint32_t>(number());
-      options.mode = order == "share"    ? consumer_mode::share
-                     : options.held == 0 ? consumer_mode::block
-                                         : consumer_mode::latest;
-      options.device = word();
-      options.timeout = milliseconds(20'000);
-      options.resume = milliseconds(20'000);
-      consumer_ = channel_consumer::open(*client_, name, options);
-      return {};
-    }
-    if (order == "publish") {  // COUNT [STREAMS]: each slot is filled with its number, by 1 or more
-      const std::uint64_t count = number();
-      const std::uint64_t streams = std::max<std::uint64_t>(number(), 1);
+    });
+    // COUNT [STREAMS]: each slot is filled with its number, by 1 or more
+    orders_.add("publish", [this](order_words& words) {
+      const std::uint64_t count = words.number();
+      const std::uint64_t streams = std::max<std::uint64_t>(words.number(), 1);
       for (std::uint64_t i = 0; i != count; ++i) {
         const std::uint64_t turn = i % streams;
         auto slot = producer_.acquire(stream_at(turn), milliseconds(60'000));
         if (!slot) {
-          throw error(errc::timed_out, "agent", order, "no slot");
+          throw error(errc::timed_out, "agent", "publish", "no slot");
         }
         const std::uint64_t item = producer_.stats().announced + 1;
         must(cu()->cuMemsetD32Async(address_of(slot->data()),
@@ -381,9 +353,10 @@ class agent {
         slot->publish(std::as_bytes(std::span(&item, 1)));
       }
       return std::to_string(producer_.stats().announced);
-    }
-    if (order == "fill_items") {  // COUNT: by the CPU, each slot with its number
-      for (std::uint64_t left = number(); left != 0; --left) {
+    });
+    // COUNT: by the CPU, each slot with its number
+    orders_.add("fill_items", [this](order_words& words) {
+      for (std::uint64_t left = words.number(); left != 0; --left) {
         auto slot = acquire_on_cpu();
         const std::uint64_t item = producer_.stats().announced + 1;
         std::fill_n(
@@ -391,105 +364,86 @@ class agent {
         slot.publish(std::as_bytes(std::span(&item, 1)));
       }
       return std::to_string(producer_.stats().published);
-    }
-    if (order == "announce") {  // COUNT: stream 0 publishes slots that it does not fill
-      for (std::uint64_t left = number(); left != 0; --left) {
+    });
+    // COUNT: stream 0 publishes slots that it does not fill
+    orders_.add("announce", [this](order_words& words) {
+      for (std::uint64_t left = words.number(); left != 0; --left) {
         auto slot = producer_.acquire(stream_at(0), milliseconds(20'000));
         if (!slot) {
-          throw error(errc::timed_out, "agent", order, "no slot");
+          throw error(errc::timed_out, "agent", "announce", "no slot");
         }
         slot->publish();
       }
       return std::to_string(producer_.stats().announced);
-    }
-    if (order == "try_acquire") {  // MS: by the CPU; the slot is kept
-      auto slot = producer_.acquire(milliseconds(number()));
+    });
+    // MS: by the CPU; the slot is kept
+    orders_.add("try_acquire", [this](order_words& words) {
+      auto slot = producer_.acquire(milliseconds(words.number()));
       if (!slot) {
         return "no";
       }
       slots_.emplace_back(std::move(*slot));
       return "yes";
-    }
-    if (order == "slot") {  // NAME cpu|STREAM
-      const std::string name = word();
-      const std::string on = word();
+    });
+    // NAME cpu|STREAM
+    orders_.add("slot", [this](order_words& words) {
+      const std::string name = words.text();
+      const std::string on = words.text();
       auto slot = on == "cpu" ? producer_.acquire(milliseconds(20'000))
                               : producer_.acquire(stream_at(std::stoul(on)), milliseconds(20'000));
       named_slots_[name] = std::move(slot).value();
-      return {};
-    }
-    if (order == "publish_slot") {  // NAME
-      return std::to_string(named_slots_.at(word()).publish());
-    }
-    if (order == "stats") {
+    });
+    // NAME
+    orders_.add("publish_slot", [this](order_words& words) {
+      return std::to_string(named_slots_.at(words.text()).publish());
+    });
+    orders_.add("stats", [this] {
       const auto stats = producer_.stats();
       return std::to_string(stats.consumers) + " consumers, " + std::to_string(stats.dropped) +
              " dropped";
-    }
-    if (order == "try_next") {  // MS: by the CPU; releases the item and returns its number, or 0
-      const auto item = consumer_.next(milliseconds(number()));
+    });
+  }
+
+  void add_consumer_orders() {
+    // NAME HELD GPU; "consume" with HELD 0: each item
+    orders_.add("consume", [this](order_words& words) { join(words, false); });
+    orders_.add("share", [this](order_words& words) { join(words, true); });
+    // MS: by the CPU; releases the item and returns its number, or 0
+    orders_.add("try_next", [this](order_words& words) {
+      const auto item = consumer_.next(milliseconds(words.number()));
       return std::to_string(item ? item->number() : 0);
-    }
-    if (order == "next") {  // NAME cpu|STREAM
-      const std::string name = word();
-      const std::string on = word();
+    });
+    // NAME cpu|STREAM
+    orders_.add("next", [this](order_words& words) {
+      const std::string name = words.text();
+      const std::string on = words.text();
       auto item = on == "cpu" ? consumer_.next(milliseconds(20'000))
                               : consumer_.next(stream_at(std::stoul(on)), milliseconds(20'000));
       named_items_[name] = std::move(item).value();
-      return {};
-    }
-    if (order == "release") {  // NAME [now|STREAM]
-      channel_item& item = named_items_.at(word());
-      const std::string on = word();
+    });
+    // NAME [now|STREAM]
+    orders_.add("release", [this](order_words& words) {
+      channel_item& item = named_items_.at(words.text());
+      const std::string on = words.text();
       on.empty()    ? item.release()
       : on == "now" ? item.release_now()
                     : item.release_on(stream_at(std::stoul(on)));
-      return {};
-    }
-    if (order == "start_item") {  // by the CPU, and writes into the slot
+    });
+    // by the CPU, and writes into the slot
+    orders_.add("start_item", [this] {
       started_ = acquire_on_cpu();
       std::memset(started_.data(), 0xFF, started_.bytes());
       return std::to_string(producer_.stats().announced + 1);
-    }
-    if (order == "take") {  // COUNT CHECK: stream 0 copies each item; returns first, last, items
-      const std::uint64_t count = number();
-      const bool checks = number() != 0;
-      std::uint64_t first = 0;
-      std::uint64_t last = 0;
-      std::uint64_t taken = 0;
-      for (; taken != count; ++taken) {
-        auto item = consumer_.next(stream_at(0), milliseconds(20'000));
-        if (!item) {
-          break;
-        }
-        first = first == 0 ? item->number() : first;
-        if (checks) {
-          pin(item->bytes());
-          must(cu()->cuMemcpyDtoHAsync_v2(
-              loaded_.data(), address_of(item->data()), loaded_.size(), handle_at(0)));
-        }
-        std::uint64_t named = 0;
-        std::memcpy(
-            &named, item->metadata().data(), std::min(sizeof named, item->metadata().size()));
-        item->release();
-        if (checks) {
-          must(cu()->cuStreamSynchronize(handle_at(0)));
-          if (is_good()) {
-            check_item(item->number(), named);
-          }
-        }
-        if (item->number() <= last && !shares_) {
-          throw error(errc::protocol_error, "agent", order, "numbers do not grow");
-        }
-        last = item->number();
-      }
-      must(cu()->cuStreamSynchronize(handle_at(0)));
-      consumer_.check();
-      return std::to_string(first) + " " + std::to_string(last) + " " + std::to_string(taken);
-    }
-    if (order == "hold") {  // COUNT: by the CPU, without a release; returns their numbers
+    });
+    // COUNT CHECK: stream 0 copies each item; returns first, last, items
+    orders_.add("take", [this](order_words& words) {
+      const std::uint64_t count = words.number();
+      return take(count, words.number() != 0);
+    });
+    // COUNT: by the CPU, without a release; returns their numbers
+    orders_.add("hold", [this](order_words& words) {
       std::string numbers;
-      for (std::uint64_t left = number(); left != 0; --left) {
+      for (std::uint64_t left = words.number(); left != 0; --left) {
         auto item = consumer_.next(milliseconds(60'000));
         numbers += (numbers.empty() ? "" : " ") + std::to_string(item ? item->number() : 0);
         if (item) {
@@ -497,8 +451,8 @@ class agent {
         }
       }
       return numbers;
-    }
-    if (order == "end") {
+    });
+    orders_.add("end", [this] {
       started_ = {};
       slots_.clear();
       named_slots_.clear();
@@ -506,15 +460,56 @@ class agent {
       producer_.reset();
       held_.clear();
       consumer_.reset();
-      return {};
-    }
-    if (order == "ended") {
-      return consumer_.has_ended() ? "yes" : "no";
-    }
-    throw error(errc::invalid_argument, "agent", order, "unknown order");
+    });
+    orders_.add("ended", [this] { return consumer_.has_ended() ? "yes" : "no"; });
   }
 
- private:
+  std::string take(std::uint64_t count, bool checks) {
+    std::uint64_t first = 0;
+    std::uint64_t last = 0;
+    std::uint64_t taken = 0;
+    for (; taken != count; ++taken) {
+      auto item = consumer_.next(stream_at(0), milliseconds(20'000));
+      if (!item) {
+        break;
+      }
+      first = first == 0 ? item->number() : first;
+      if (checks) {
+        pin(item->bytes());
+        must(cu()->cuMemcpyDtoHAsync_v2(
+            loaded_.data(), address_of(item->data()), loaded_.size(), handle_at(0)));
+      }
+      std::uint64_t named = 0;
+      std::memcpy(&named, item->metadata().data(), std::min(sizeof named, item->metadata().size()));
+      item->release();
+      if (checks) {
+        must(cu()->cuStreamSynchronize(handle_at(0)));
+        if (is_good()) {
+          check_item(item->number(), named);
+        }
+      }
+      if (item->number() <= last && !shares_) {
+        throw error(errc::protocol_error, "agent", "take", "numbers do not grow");
+      }
+      last = item->number();
+    }
+    must(cu()->cuStreamSynchronize(handle_at(0)));
+    consumer_.check();
+    return std::to_string(first) + " " + std::to_string(last) + " " + std::to_string(taken);
+  }
+  void join(order_words& words, bool shares) {
+    const std::string name = words.text();
+    shares_ = shares;
+    consumer_options options;
+    options.held = static_cast<std::uint32_t>(words.number());
+    options.mode = shares              ? consumer_mode::share
+                   : options.held == 0 ? consumer_mode::block
+                                       : consumer_mode::latest;
+    options.device = words.text();
+    options.timeout = milliseconds(20'000);
+    options.resume = milliseconds(20'000);
+    consumer_ = channel_consumer::open(*client_, name, options);
+  }
   [[nodiscard]] channel_slot acquire_on_cpu() {
     auto slot = producer_.acquire(milliseconds(20'000));
     if (!slot) {
@@ -641,6 +636,7 @@ class agent {
     return finish_rounds(produces, other, segment, count);
   }
 
+  gpushm_testing::order_table orders_;
   bool shares_ = false;  ///< it may be given what a dead consumer had
   std::uint64_t last_good_ = 0;
   std::optional<client> client_;
@@ -698,18 +694,5 @@ class agent {
 }  // namespace
 
 int main() {
-  agent here;
-  for (std::string line; std::getline(std::cin, line);) {
-    std::istringstream words(line);
-    std::string order;
-    words >> order;
-    try {
-      const std::string reply = here.execute(order, words);
-      std::cout << "ok " << reply << std::endl;
-    } catch (const error& why) {
-      std::cout << "error " << to_string(why.code()) << " " << why.what() << std::endl;
-    } catch (const std::exception& why) {
-      std::cout << "error exception " << why.what() << std::endl;
-    }
-  }
+  agent().run();
 }
