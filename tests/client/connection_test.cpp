@@ -416,7 +416,7 @@ TEST_F(connected, log_sink_may_use_the_same_connection) {
   const auto exporter = connect();
   const auto importer = connect();
   exporter->worker().reply_for(publish_bound(*exporter, "bound"),
-                               []() -> bool { throw std::runtime_error("this answer failed"); });
+                               []() -> bool { throw std::runtime_error("this reply failed"); });
   std::promise<std::size_t> listed;
   set_log_sink([&](log_level, std::string_view text) {
     if (text == "this reply failed") {
