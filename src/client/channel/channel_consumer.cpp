@@ -513,8 +513,8 @@ void channel_consumer::store_released(optional_stream stream,
       stream,
       value,
       points,
-      [this](CUstream stream) {
-        return own_address(range_.first + channel::released_timeline, stream);
+      [this](CUstream storing) {
+        return own_address(range_.first + channel::released_timeline, storing);
       },
       "release",
       name_);

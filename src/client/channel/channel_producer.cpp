@@ -348,7 +348,7 @@ std::uint64_t channel_producer::publish(acquired_slot& slot,
           stream,
           number,
           {},
-          [this](CUstream stream) { return published_for(stream); },
+          [this](CUstream storing) { return published_for(storing); },
           "publish",
           name_);
     } catch (...) {
