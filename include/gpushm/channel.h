@@ -199,7 +199,7 @@ GPUSHM_API gpushm_errc gpushm_consumer_open(gpushm_client* client,
 GPUSHM_API void gpushm_consumer_close(gpushm_consumer* consumer);
 
 /* Blocks until there is a next item, or a newer one for GPUSHM_CONSUMER_LATEST, at most
- * `timeout_ms`. `*got` is false after the timeout, when `stop` was requested, and at the end
+ * `timeout_ms`. `*has_item` is false after the timeout, when `stop` was requested, and at the end
  * (gpushm_consumer_has_ended). One thread at a time takes an item; others wait for their turn, each
  * with its own timeout and `stop`. GPUSHM_ERRC_PEER_DIED: the producer has died, no complete item
  * of it is left for this consumer, and there was no new producer within `resume_ms` of the options.
