@@ -502,7 +502,7 @@ INSTANTIATE_TEST_SUITE_P(
                                [](world& world) {
                                  world.hub_.tick(core::time_point{} + std::chrono::hours(1));
                                }}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& test) { return std::string(test.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(
     out_of_memory,
@@ -655,7 +655,7 @@ INSTANTIATE_TEST_SUITE_P(
                       return wire::keep{{world.kv}, {1}, false};
                     },
                 .before = lose_and_resume}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace gpushm::broker_detail

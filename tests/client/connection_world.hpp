@@ -34,11 +34,11 @@ class connection_test : public testing::Test, protected connection_ender {
             [this](connection& connection) { step(connection); },
             [this] { ++rounds_; }) {}
   ~connection_test() override {
-    hub_.for_each_session([this](session& each) {
-      auto& of = static_cast<connection&>(each);
-      loop_.leave(of);
-      of.for_each_lane([](lane& each) { each.queue.clear(); });
-      of.held.reset();
+    hub_.for_each_session([this](session& session) {
+      auto& ended = static_cast<connection&>(session);
+      loop_.leave(ended);
+      ended.for_each_lane([](lane& each) { each.queue.clear(); });
+      ended.held.reset();
     });
   }
 

@@ -140,8 +140,8 @@ std::vector<rule_case> pod_cases() {
        pod({.container = "env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]"})},
   };
 }
-INSTANTIATE_TEST_SUITE_P(pods, k8s_rule, ::testing::ValuesIn(pod_cases()), [](const auto& info) {
-  return with(info.param.rule, "-", "_");
+INSTANTIATE_TEST_SUITE_P(pods, k8s_rule, ::testing::ValuesIn(pod_cases()), [](const auto& test) {
+  return with(test.param.rule, "-", "_");
 });
 
 std::string pair(const parts& first, const parts& second, const std::string& more = {}) {

@@ -594,7 +594,7 @@ INSTANTIATE_TEST_SUITE_P(,
                                          place{"gpu", "0", "0", 1},
                                          place{"peer_gpu", "0", "1", 2},
                                          place{"other_gpu", "1", "1", 2}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace gpushm

@@ -257,9 +257,9 @@ TEST_P(hub_charges, cover_what_is_kept) {
 INSTANTIATE_TEST_SUITE_P(names,
                          hub_charges,
                          testing::Combine(testing::Bool(), testing::Values(0U, 200U)),
-                         [](const auto& info) {
-                           return std::string(std::get<1>(info.param) != 0 ? "long" : "short") +
-                                  (std::get<0>(info.param) ? "_with_journal" : "");
+                         [](const auto& test) {
+                           return std::string(std::get<1>(test.param) != 0 ? "long" : "short") +
+                                  (std::get<0>(test.param) ? "_with_journal" : "");
                          });
 
 /// Runs `work` repeatedly on a new domain, each time with a later allocation failing, until none

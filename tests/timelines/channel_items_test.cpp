@@ -209,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(fake,
                                          "cuEventCreate",
                                          "cuEventRecord",
                                          "cuStreamGetId"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& test) { return std::string(test.param); });
 
 // ---- one process ----
 

@@ -294,8 +294,8 @@ channel_consumer::attachment channel_consumer::attach(const patience& until,
                                                       opened_timelines first) {
   const bool has_first = first.range.page != nullptr;
   for (bool is_first = has_first; !stop.stop_requested(); is_first = false) {
-    auto opened =
-        is_first ? std::optional(std::move(first)) : next_producer(until.for_producer, stop);
+    auto opened = is_first ? std::optional(std::exchange(first, {}))
+                           : next_producer(until.for_producer, stop);
     if (!opened) {
       return attachment::not_in_time;
     }

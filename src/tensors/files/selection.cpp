@@ -255,16 +255,16 @@ range range_of(const tensor_slice& slice, const tensor& tensor, std::uint64_t si
 /// What is wanted of one tensor, by dimension; empty: all.
 using ranges = std::vector<dimension_ranges>;
 
-void add(ranges& ranges, const tensor_slice& slice, const tensor& entry) {
+void add(ranges& selected, const tensor_slice& slice, const tensor& entry) {
   const std::size_t dimension = dimension_of(slice, entry);
   const range added = range_of(slice, entry, entry.shape[dimension]);
-  if (ranges.empty()) {
+  if (selected.empty()) {
     for (const std::uint64_t size : entry.shape) {
-      ranges.push_back({.all = {range{0, size}}});
+      selected.push_back({.all = {range{0, size}}});
     }
   }
-  auto& known = ranges[dimension].all;
-  if (!ranges[dimension].is_sliced()) {
+  auto& known = selected[dimension].all;
+  if (!selected[dimension].is_sliced()) {
     known = {added};
     return;
   }
@@ -282,7 +282,7 @@ void add(ranges& ranges, const tensor_slice& slice, const tensor& entry) {
   }
   known.push_back(added);
   std::size_t count = 0;
-  for (const dimension_ranges& each : ranges) {
+  for (const dimension_ranges& each : selected) {
     count += each.is_sliced() ? each.all.size() : 0;
   }
   if (count > max_ranges) {
@@ -294,8 +294,8 @@ void add(ranges& ranges, const tensor_slice& slice, const tensor& entry) {
 }
 
 /// An element that was selected twice is a mistake in the ranges.
-void check_overlaps(const ranges& ranges, const tensor& tensor) {
-  for (const dimension_ranges& dimension : ranges) {
+void check_overlaps(const ranges& selected, const tensor& tensor) {
+  for (const dimension_ranges& dimension : selected) {
     std::vector<range> sorted = dimension.all;
     std::sort(sorted.begin(), sorted.end(), [](const range& left, const range& right) {
       return left.begin < right.begin;
@@ -315,9 +315,9 @@ void check_overlaps(const ranges& ranges, const tensor& tensor) {
   }
 }
 
-[[noreturn]] void refuse_bits(const ranges& ranges, const tensor& tensor) {
+[[noreturn]] void refuse_bits(const ranges& selected, const tensor& tensor) {
   const auto slice = std::find_if(
-      ranges.rbegin(), ranges.rend(), [](const auto& each) { return each.is_sliced(); });
+      selected.rbegin(), selected.rend(), [](const auto& each) { return each.is_sliced(); });
   refuse_slice(*slice->all.front().by,
                tensor,
                std::string(tensor.type.name) + " elements have " +
@@ -326,9 +326,9 @@ void check_overlaps(const ranges& ranges, const tensor& tensor) {
                "begin and end the slice where bytes of the file do, or load all of the tensor");
 }
 
-bool is_whole(const ranges& ranges, const tensor& tensor) {
-  for (std::size_t i = 0; i != ranges.size(); ++i) {
-    if (!ranges[i].is_whole(tensor.shape[i])) {
+bool is_whole(const ranges& selected, const tensor& tensor) {
+  for (std::size_t i = 0; i != selected.size(); ++i) {
+    if (!selected[i].is_whole(tensor.shape[i])) {
       return false;
     }
   }
@@ -349,16 +349,16 @@ strided_source::dimension dimension_in(const dimension_ranges& ranges, std::uint
 /// The new shape of a tensor of which not all is wanted, and the place of its bytes in the file.
 /// Returns where they are if they are not contiguous; `tensor::end` is then where they would end if
 /// they were.
-std::optional<strided_source> narrow(tensor& narrowed, const ranges& ranges) {
+std::optional<strided_source> narrow(tensor& narrowed, const ranges& selected) {
   std::size_t sliced = 0;  // the last dimension of which not all is wanted
   bool is_empty = false;
   for (std::size_t i = 0; i != narrowed.shape.size(); ++i) {
-    sliced = ranges[i].is_whole(narrowed.shape[i]) ? sliced : i;
-    is_empty = is_empty || ranges[i].count() == 0;
+    sliced = selected[i].is_whole(narrowed.shape[i]) ? sliced : i;
+    is_empty = is_empty || selected[i].count() == 0;
   }
   const tensor whole = narrowed;
   for (std::size_t i = 0; i != narrowed.shape.size(); ++i) {
-    narrowed.shape[i] = ranges[i].count();
+    narrowed.shape[i] = selected[i].count();
   }
   if (is_empty) {
     narrowed.end = narrowed.begin;
@@ -371,7 +371,7 @@ std::optional<strided_source> narrow(tensor& narrowed, const ranges& ranges) {
   bool are_bytes = true;
   strided_source result;
   for (std::size_t i = whole.shape.size(); i-- != 0;) {
-    const dimension_ranges& dimension_ranges = ranges[i];
+    const dimension_ranges& dimension_ranges = selected[i];
     first += dimension_ranges.lowest() * stride;
     if (i == sliced) {
       for (const range& each : dimension_ranges.all) {
@@ -395,7 +395,7 @@ std::optional<strided_source> narrow(tensor& narrowed, const ranges& ranges) {
     stride *= whole.shape[i];
   }
   if (!are_bytes || first % 8 != 0) {
-    refuse_bits(ranges, whole);
+    refuse_bits(selected, whole);
   }
   std::reverse(result.outer.begin(), result.outer.end());
   // From bits to bytes.
