@@ -30,6 +30,7 @@ constexpr std::chrono::seconds send_timeout{5};
 constexpr std::chrono::milliseconds retry_pause{2};
 /// How often a thread that waits for the broker looks whether that has stopped.
 constexpr std::chrono::milliseconds stop_check{100};
+
 /// Returns how many numbers of this table are for descriptors of packets. The others are for
 /// sockets.
 std::uint64_t numbers_for_packets() {
@@ -148,7 +149,7 @@ std::unique_ptr<received_packet> worker_pool::fetch(const task& task,
                                                     std::vector<base::unique_fd>& chunks,
                                                     std::vector<base::unique_fd>& foreign) {
   auto created = std::make_unique<received_packet>();
-  created->session = task.what->session;
+  created->session = task.job->session;
   if (!task.socket) {
     return created;  // no descriptor was left for it: the packet is fetched again
   }
@@ -159,7 +160,7 @@ std::unique_ptr<received_packet> worker_pool::fetch(const task& task,
     // Nothing here would keep its descriptors open when the broker removes the packet.
     created->failed = got.status == transport::receive_status::descriptors_lost;
     created->packet.assign(got.packet.begin(), got.packet.end());
-    const bool is_as_announced = got.descriptors.size() == task.what->taken;
+    const bool is_as_announced = got.descriptors.size() == task.job->taken;
     for (auto& fd : got.descriptors) {
       if (is_as_announced && is_of_member_kind(fd.get())) {
         chunks.push_back(std::move(fd));
@@ -252,10 +253,10 @@ void worker_pool::report_closed(std::uint64_t number) {
 
 void worker_pool::give(task next) {
   const std::lock_guard lock(mutex_);
-  auto& queue = queues_[next.what->principal];
+  auto& queue = queues_[next.job->principal];
   queue.push_back(std::move(next));
   if (queue.size() == 1) {
-    runnable_.push_back(queue.front().what->principal);
+    runnable_.push_back(queue.front().job->principal);
   }
   if (idle_ < runnable_.size() && threads_ < max_threads) {
     base::start_thread("gpushm-receiver", [self = shared_from_this()] { self->work(); }).detach();
@@ -294,12 +295,12 @@ void worker_pool::work() {
 
 void worker_pool::perform(task& task) noexcept {
   const base::own_table_scope own;
-  const std::uint64_t closes = task.what->closes;
+  const std::uint64_t closes = task.job->closes;
   // cppcheck-suppress throwInNoexceptFunction ; `guarded` catches it
   guarded([&] {
     if (closes != 0) {
-      task.what->broker_copy->wait(stopped_);
-      take_from_keeper(task.what->kept);
+      task.job->broker_copy->wait(stopped_);
+      take_from_keeper(task.job->kept);
       return;
     }
     packet_room room(*this);

@@ -124,7 +124,7 @@ class worker_pool : public std::enable_shared_from_this<worker_pool> {
 
  private:
   struct task {
-    std::unique_ptr<socket_job> what;
+    std::unique_ptr<socket_job> job;
     base::unique_fd socket;
   };
 

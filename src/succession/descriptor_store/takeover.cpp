@@ -150,7 +150,7 @@ std::optional<taken_over> take_over(const std::string& path, milliseconds timeou
       give_up("the other keeper sends messages of another version");
     }
     for (std::size_t i = 0; i < names.size(); ++i) {
-      // As `receive_notification` leaves them, for the program.
+      // The program inherits them.
       ::fcntl(got.descriptors[i].get(), F_SETFD, 0);
       result.descriptors.push_back({std::move(names[i]), std::move(got.descriptors[i])});
     }

@@ -49,7 +49,7 @@ class line_limit {
 void log_about_members(log_level level, std::string_view text) noexcept;
 
 /// Passes a line to the log that no member can cause again and again: of the start of a domain, of
-/// the keeper's end. All other lines in this folder are about members, which a lint rule checks.
+/// the keeper's end. All other lines of the broker are about members, which a lint rule checks.
 /// Thread-safe. Does not block.
 void log_about_broker(log_level level, std::string_view text) noexcept;
 

@@ -50,7 +50,7 @@ class opened_addresses {
   };
 
   enum class verdict : unsigned char {
-    entered,  ///< `at` is set
+    entered,  ///< `place` is set
     another,  ///< other memory is mapped there
     unsure,   ///< other memory was mapped there during the driver call: close, and open again
   };
