@@ -13,13 +13,19 @@ set(GPUSHM_SO_REVISION 0)
 
 # gpushm_shared_library(TARGET OUTPUT_NAME name EXPORT_NAME name MAP file OBJECTS_OF target... [USES target]
 #                       [MODULES target...])
-# A versioned shared library that exports the symbols in MAP (a linker version script). All objects of OBJECTS_OF, which define
-# the public functions, are linked; of the archives of MODULES, only objects that those need.
+# A versioned shared library that exports the symbols in MAP (a linker version script). All objects of OBJECTS_OF (modules, or rooms
+# by gpushm_rooms), which define the public functions, are linked; of the archives of MODULES, only objects that those need.
 function(gpushm_shared_library target)
   cmake_parse_arguments(arg "" "OUTPUT_NAME;EXPORT_NAME;MAP;USES" "OBJECTS_OF;MODULES" ${ARGN})
   set(objects "")
   foreach(module IN LISTS arg_OBJECTS_OF)
-    list(APPEND objects "$<TARGET_OBJECTS:${module}>")
+    get_target_property(rooms ${module} GPUSHM_ROOMS)
+    if(NOT rooms)
+      set(rooms ${module})
+    endif()
+    foreach(room IN LISTS rooms)
+      list(APPEND objects "$<TARGET_OBJECTS:${room}>")
+    endforeach()
   endforeach()
   add_library(${target} SHARED ${objects})
   set_target_properties(${target} PROPERTIES
@@ -108,9 +114,7 @@ endforeach()
 if(TARGET gpushm_client)
   gpushm_shared_library(gpushm_shared OUTPUT_NAME gpushm EXPORT_NAME gpushm
     MAP "${PROJECT_SOURCE_DIR}/cmake/gpushm.map"
-    OBJECTS_OF gpushm_client_session gpushm_client_lease gpushm_client_segment gpushm_client_timeline gpushm_client_channel gpushm_client_ticket gpushm_client_c
-               gpushm_tensors_files gpushm_tensors_loads gpushm_base_text gpushm_base_report gpushm_base_files gpushm_base_process
-               gpushm_base_segments gpushm_once
+    OBJECTS_OF gpushm_client gpushm_tensors gpushm_base gpushm_once
     MODULES gpushm_client gpushm_tensors_loads)
   install(TARGETS gpushm_shared EXPORT gpushm LIBRARY COMPONENT libraries NAMELINK_COMPONENT development)
   install(DIRECTORY include/gpushm TYPE INCLUDE COMPONENT development FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
@@ -120,7 +124,7 @@ if(TARGET gpushm_client)
   if(TARGET gpushm_broker_server)
     gpushm_shared_library(gpushm_broker_shared OUTPUT_NAME gpushm-broker EXPORT_NAME broker
       MAP "${PROJECT_SOURCE_DIR}/cmake/gpushm-broker.map"
-      OBJECTS_OF gpushm_broker_descriptors gpushm_broker_hub gpushm_broker_session gpushm_broker_server gpushm_file_export
+      OBJECTS_OF gpushm_broker gpushm_file_export
       USES gpushm_shared
       MODULES gpushm_broker_server)
     set_target_properties(gpushm_broker_shared PROPERTIES INSTALL_RPATH "$ORIGIN")

@@ -127,6 +127,20 @@ function(gpushm_module name)
   target_link_libraries(gpushm_${name} PUBLIC ${arg_LIBRARIES})
 endfunction()
 
+# gpushm_rooms(NAME ROOM...)
+# Adds the subfolders ROOM..., which are the modules NAME_ROOM: each may use only those before it. gpushm_NAME is all of them, and
+# gpushm_NAME_headers their headers, so that NAME can be in DEPENDS.
+function(gpushm_rooms name)
+  add_library(gpushm_${name} INTERFACE)
+  add_library(gpushm_${name}_headers INTERFACE)
+  foreach(room IN LISTS ARGN)
+    add_subdirectory(${room})
+    target_link_libraries(gpushm_${name} INTERFACE gpushm_${name}_${room})
+    target_link_libraries(gpushm_${name}_headers INTERFACE gpushm_${name}_${room}_headers)
+    set_property(TARGET gpushm_${name} APPEND PROPERTY GPUSHM_ROOMS gpushm_${name}_${room})
+  endforeach()
+endfunction()
+
 # gpushm_interface_sources(file...)
 # Sources of this folder that define functions of gpushm.h or broker.h. In build/dev they have debug information about all
 # types for abidiff (tests/lint/abi_guard.sh), in DWARF 4: libabigail 2.2 finds the header of each declaration in it, also
