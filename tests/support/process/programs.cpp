@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <vector>
 
@@ -38,32 +39,39 @@ std::optional<std::string> first_executable(const std::vector<std::string>& dire
   return std::nullopt;
 }
 
+fs::path own_directory() {
+  std::error_code failed;
+  return fs::read_symlink("/proc/self/exe", failed).parent_path();
+}
+
+/// The only file of this name that the build tree makes, if it has been built.
+std::optional<std::string> built_file(const std::string& name) {
+  std::ifstream list(fs::path(GPUSHM_TESTING_BUILD_DIR) / "programs.txt");
+  std::optional<std::string> found;
+  for (std::string line; std::getline(list, line);) {
+    std::error_code failed;
+    if (fs::path(line).filename() != name || !fs::is_regular_file(line, failed)) {
+      continue;
+    }
+    if (found && *found != line) {
+      throw harness_error("the build tree has two files " + name + ": " + *found + " and " + line);
+    }
+    found = line;
+  }
+  return found;
+}
+
 }  // namespace
 
 std::optional<std::string> find_own_program(const std::string& name) {
   auto directories = split_path(std::getenv("GPUSHM_TEST_PATH"));
-  std::error_code failed;
-  const auto self = fs::read_symlink("/proc/self/exe", failed).parent_path();
-  const fs::path build = GPUSHM_TESTING_BUILD_DIR;
-  for (const auto& directory : {self,
-                                self / ".." / "bin",
-                                build / "bin",
-                                build / "apps" / "gpushm",
-                                build / "apps" / "gpushm-cdi-hook",
-                                build / "apps" / "gpushm-keeper",
-                                build / "apps" / "gpushm-brokerd",
-                                build / "apps" / "gpushm-oci-runtime",
-                                build / "apps" / "gpushmd",
-                                build / "tests" / "process",
-                                build / "tests" / "container",
-                                build / "tests" / "timelines",
-                                build / "testing" / "fake_driver",
-                                build / "testing" / "fake_kube_api",
-                                build / "testing" / "fake_kubelet",
-                                build / "testing" / "preload"}) {
-    directories.push_back(directory.string());
+  const auto self = own_directory();
+  directories.push_back(self.string());
+  directories.push_back((self / ".." / "bin").string());
+  if (auto program = first_executable(directories, name)) {
+    return program;
   }
-  return first_executable(directories, name);
+  return built_file(name);
 }
 
 std::string own_program(const std::string& name) {
@@ -77,19 +85,15 @@ std::string own_program(const std::string& name) {
 }
 
 std::string own_library(const std::string& name) {
+  const auto self = own_directory();
   std::error_code failed;
-  const auto self = fs::read_symlink("/proc/self/exe", failed).parent_path();
-  const fs::path build = GPUSHM_TESTING_BUILD_DIR;
-  for (const auto& directory : {self,
-                                self / ".." / "lib" / "fake",
-                                build / "testing" / "share_shim",
-                                build / "testing" / "preload",
-                                build / "src" / "ipc",
-                                build,
-                                self / ".." / "lib"}) {
+  for (const auto& directory : {self, self / ".." / "lib" / "fake", self / ".." / "lib"}) {
     if (fs::is_regular_file(directory / name, failed)) {
       return fs::absolute(directory / name).lexically_normal().string();
     }
+  }
+  if (auto library = built_file(name)) {
+    return *library;
   }
   throw harness_error("no library " + name + " beside this test or in the build tree (build it)");
 }
