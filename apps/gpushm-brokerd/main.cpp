@@ -274,9 +274,9 @@ int serve(options chosen) {
                         domains, chosen.domains.run_dir, chosen.group, rules_without_keeper())
                         .release());
   store->ready(keeper_timeout);
+  ::prctl(PR_SET_PDEATHSIG, 0);  // before members depend on this process
   domains.serve();
   domains.count_start(gpushm::keeper::descriptor_store::reason_of_start());
-  ::prctl(PR_SET_PDEATHSIG, 0);
   gpushm::app::report_until(stop, watchdog, *store, domains);
   ::_exit(0);  // like SIGKILL
 }
