@@ -16,7 +16,7 @@
 
 namespace {
 
-using gpushm::kubelet::service;
+using gpushm::device_plugin::service;
 using gpushm::kubelet::unix_server;
 using clock_type = std::chrono::steady_clock;
 
@@ -126,7 +126,7 @@ void list_message(benchmark::State& state) {
   const replicated replicated;
   for (auto _ : state) {
     v1beta1::ListAndWatchResponse list;
-    gpushm::kubelet::write_devices(replicated.devices(), list);
+    gpushm::device_plugin::write_devices(replicated.devices(), list);
     benchmark::DoNotOptimize(list.ByteSizeLong());
   }
 }

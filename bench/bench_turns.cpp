@@ -126,14 +126,14 @@ class no_outbox final : public outbox {
                  why.data());
     std::abort();
   }
-  [[nodiscard]] kept_fd open_event_lane(session& /*session*/) override { return {}; }
+  [[nodiscard]] succession::kept_fd open_event_lane(session& /*session*/) override { return {}; }
   [[nodiscard]] std::uint64_t events_queued(const session& /*session*/) const noexcept override {
     return 0;
   }
   void fence_of(session& /*session*/,
                 fence /*kind*/,
-                kept_fd /*pidfd*/,
-                kept_fd /*life*/) override {}
+                succession::kept_fd /*pidfd*/,
+                succession::kept_fd /*life*/) override {}
 
   std::vector<std::uint64_t> questions;
   bool is_behind = false;
@@ -143,7 +143,7 @@ class no_outbox final : public outbox {
 /// Sends events to connections, as a server does, to peers that read nothing.
 class subscribers final : connection_ender {
  public:
-  subscribers(hub& sessions, recorder& records) : hub_(sessions), recorder_(records) {}
+  subscribers(hub& sessions, succession::recorder& records) : hub_(sessions), recorder_(records) {}
   subscribers(const subscribers&) = delete;
   subscribers& operator=(const subscribers&) = delete;
   ~subscribers() override = default;
@@ -173,7 +173,7 @@ class subscribers final : connection_ender {
 
  private:
   hub& hub_;
-  recorder& recorder_;
+  succession::recorder& recorder_;
   asio::io_context io_{1};
   member_log log_{"default"};
   turn_loop loop_{io_, log_, [](connection& /*connection*/) {}, [] {}};
@@ -205,7 +205,7 @@ class no_keeper {
   no_keeper(const no_keeper&) = delete;
   no_keeper& operator=(const no_keeper&) = delete;
   ~no_keeper() { std::filesystem::remove_all(folder_); }
-  [[nodiscard]] static descriptor_shelf shelf() {
+  [[nodiscard]] static succession::descriptor_shelf shelf() {
     return {keeper::descriptor_store::from_environment().value(), "turns"};
   }
 
@@ -214,7 +214,7 @@ class no_keeper {
   base::unique_fd socket_;
 };
 
-recorder recorder_with_journal() {
+succession::recorder recorder_with_journal() {
   journal::journal log = journal::journal::create();
   records::encoder encoder;
   log.put(records::key_of(records::kind::broker),
@@ -264,7 +264,7 @@ class full_domain {
            core::session_id number,
            wire::body body,
            std::uint64_t id = 0,
-           std::vector<kept_fd> descriptors = {}) {
+           std::vector<succession::kept_fd> descriptors = {}) {
     const auto lane = wire::is_sent_on_event_lane(body) ? lane_kind::events : lane_kind::requests;
     const std::vector<std::byte> packet =
         wire::encode({id == 0 ? ++request_ : id, std::move(body)});
@@ -309,7 +309,7 @@ class full_domain {
     std::uint64_t number = 0;  // in the keeper
     for (std::uint32_t first = 0; first < chunks;) {
       const std::uint32_t count = std::min<std::uint32_t>(wire::max_batch, chunks - first);
-      std::vector<kept_fd> files;
+      std::vector<succession::kept_fd> files;
       for (std::uint32_t i = 0; i < count; ++i) {
         files.emplace_back(base::unique_fd(::fcntl(chunk_.get(), F_DUPFD_CLOEXEC, 0)), ++number);
       }
@@ -623,7 +623,7 @@ class full_domain {
   backend kind_;
   base::unique_fd chunk_ = new_chunk();
   no_keeper keeper_;
-  recorder recorder_ = recorder_with_journal();
+  succession::recorder recorder_ = recorder_with_journal();
   no_outbox out_;
   base::unique_fd table_{::memfd_create("turns", MFD_CLOEXEC)};
   hub hub_{{{"default", broker_uid, {1, 2, 3}, false, table_.get()},

@@ -29,9 +29,9 @@ constexpr std::chrono::seconds shares_wait{5};
 constexpr std::chrono::seconds driver_timeout{60};
 constexpr std::chrono::seconds driver_check_interval{5};
 
-kubelet::manager_options manager_options_of(const settings& chosen,
-                                            base::operation_observer* observer) {
-  kubelet::manager_options options;
+gpushm::device_plugin::manager_options manager_options_of(const settings& chosen,
+                                                          base::operation_observer* observer) {
+  gpushm::device_plugin::manager_options options;
   options.directory = chosen.device_plugin_dir;
   options.observer = observer;
   return options;
@@ -318,14 +318,14 @@ void device_plugin::gpu_lost(const std::string& uuid) {
 
 std::vector<metrics::resource_reading> device_plugin::readings() const {
   std::vector<metrics::resource_reading> all;
-  for (const kubelet::resource_status& each : manager_.status()) {
+  for (const gpushm::device_plugin::resource_status& each : manager_.status()) {
     all.push_back({each.name, each.healthy, each.devices - each.healthy, each.registered});
   }
   return all;
 }
 
 std::string device_plugin::not_registered() const {
-  const std::vector<kubelet::resource_status> statuses = manager_.status();
+  const std::vector<gpushm::device_plugin::resource_status> statuses = manager_.status();
   for (const auto& planned : plan_.resources) {
     // The manager's thread may not have seen the new resources yet.
     const auto match = std::find_if(statuses.begin(), statuses.end(), [&](const auto& each) {

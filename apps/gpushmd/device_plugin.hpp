@@ -76,7 +76,7 @@ class device_plugin {
 
   const settings start_;
   const loss_listener lost_;
-  kubelet::manager manager_;
+  gpushm::device_plugin::manager manager_;
   std::unique_ptr<inventory_child> inventory_;  // null without GPUs, or if they are released
   mutable std::mutex mutex_;
   gpushm::device_plugin::planned plan_;  // guarded by mutex_

@@ -40,7 +40,7 @@ class chunk_records : public testing::Test {
     ask(wire::hello{});
   }
 
-  void ask(wire::body body, std::vector<kept_fd> files = {}) {
+  void ask(wire::body body, std::vector<succession::kept_fd> files = {}) {
     EXPECT_TRUE(hub_.receive(*member_,
                              wire::encode({++request_, std::move(body)}),
                              std::move(files),
@@ -56,7 +56,7 @@ class chunk_records : public testing::Test {
   }
   /// Numbers in the keeper from 1 on.
   void attach(gpushm::generation generation, std::uint32_t first, std::uint32_t count) {
-    std::vector<kept_fd> files;
+    std::vector<succession::kept_fd> files;
     for (std::uint32_t i = 0; i < count; ++i) {
       files.emplace_back(base::unique_fd(::fcntl(chunk_.get(), F_DUPFD_CLOEXEC, 0)), ++stored_);
     }
@@ -83,7 +83,7 @@ class chunk_records : public testing::Test {
   }
 
  private:
-  [[nodiscard]] recorder make_recorder() {
+  [[nodiscard]] succession::recorder make_recorder() {
     journal::journal log = journal::journal::create();
     records::encoder encoder;
     log.put(records::key_of(records::kind::broker),
@@ -97,7 +97,7 @@ class chunk_records : public testing::Test {
   base::unique_fd file_;  ///< the journal
   base::unique_fd chunk_ = memfd(chunk_bytes);
   base::unique_fd table_ = memfd(chunk_bytes, 0);
-  recorder recorder_ = make_recorder();
+  succession::recorder recorder_ = make_recorder();
   testing_world::recorded_outbox out_;
   hub hub_{{{"default", 42, {1, 2, 3}, false, table_.get()},
             {.names_changes = true},
@@ -132,7 +132,7 @@ TEST_F(chunk_records, are_in_parts_that_a_successor_puts_together) {
   }
   EXPECT_EQ(recorded(many, 2), std::nullopt);
   {
-    const takeover_state successor(journal_now(), {});
+    const succession::takeover_state successor(journal_now(), {});
     const records::files_record& record = successor.files.at(many);
     std::vector<records::descriptor_id> expected(chunks);
     std::iota(expected.begin(), expected.end(), 2);
@@ -166,7 +166,7 @@ TEST_F(chunk_records, of_an_earlier_version_are_complete) {
   record.chunk_bytes.assign(chunks, chunk_bytes);
   log.put(records::key_of(records::kind::files, 7), encoder.encode(record));
   log.commit();
-  const takeover_state successor(std::move(log), {});
+  const succession::takeover_state successor(std::move(log), {});
   EXPECT_EQ(successor.files.at(7), record);
 }
 
@@ -177,7 +177,7 @@ TEST_F(chunk_records, without_a_part_are_refused) {
           encoder.encode(records::files_record{{1}, {chunk_bytes}}));
   log.commit();
   try {
-    const takeover_state successor(std::move(log), {});
+    const succession::takeover_state successor(std::move(log), {});
     ADD_FAILURE() << "not refused";
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::invalid_argument);

@@ -139,8 +139,8 @@ class fake_keeper {
   std::jthread thread_;
 };
 
-descriptor_shelf shelf_at(const std::string& path,
-                          std::span<const records::descriptor_id> stored = {}) {
+succession::descriptor_shelf shelf_at(const std::string& path,
+                                      std::span<const records::descriptor_id> stored = {}) {
   ::setenv("NOTIFY_SOCKET", path.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no thread reads it
   auto store = keeper::descriptor_store::from_environment();
   return {std::move(store).value(), "d1", stored};
@@ -167,8 +167,8 @@ class kept_files : public testing::Test {
   }
 
   /// `count` files, which the keeper has.
-  std::vector<kept_fd> files(std::size_t count) {
-    std::vector<kept_fd> result;
+  std::vector<succession::kept_fd> files(std::size_t count) {
+    std::vector<succession::kept_fd> result;
     const int file = ::eventfd(0, EFD_CLOEXEC);
     const base::unique_fd owned(file);
     for (std::size_t i = 0; i < count; ++i) {
@@ -180,7 +180,7 @@ class kept_files : public testing::Test {
   gpushm_testing::temp_dir directory_;
   std::atomic<int> logged_ = 0;
   fake_keeper keeper_{directory_ / "notify"};
-  descriptor_shelf shelf_ = shelf_at(directory_ / "notify");
+  succession::descriptor_shelf shelf_ = shelf_at(directory_ / "notify");
 };
 
 /// The problem is that of another descriptor, and is reported to another one.
@@ -229,7 +229,7 @@ TEST_F(kept_files, a_journal_is_removed_only_when_the_keeper_has_the_next_one) {
   shelf_.put_confirmed_journal(log.descriptor(), log.sequence());
   ASSERT_TRUE(eventually([&] { return keeper_.journals().size() == 1; }, 30s));
   const auto first = keeper_.journals();
-  recorder records_of(std::move(log), shelf_.another(), 1);
+  succession::recorder records_of(std::move(log), shelf_.another(), 1);
   records::packet_record packet;
   packet.bytes.resize(64UL << 10U);
   for (std::uint64_t i = 1; i != 1'000 && !records_of.is_behind(); ++i) {
@@ -276,8 +276,8 @@ TEST_F(kept_files, a_journal_is_removed_only_when_the_keeper_has_the_next_one) {
 /// Neither the call nor what comes after it waits for the keeper.
 TEST_F(kept_files, are_refused_only_by_a_keeper_that_has_not_read_for_long) {
   journal::journal log = journal::journal::create(std::uint64_t{1} << 20U);
-  recorder records_of(std::move(log), shelf_.another(), 1);
-  kept_fd file(base::guarded_fd(base::unique_fd(::eventfd(0, EFD_CLOEXEC))));
+  succession::recorder records_of(std::move(log), shelf_.another(), 1);
+  succession::kept_fd file(base::guarded_fd(base::unique_fd(::eventfd(0, EFD_CLOEXEC))));
   records_of.keep(file);
   EXPECT_NE(file.id, 0U);
   keeper_.reading = false;
@@ -288,7 +288,7 @@ TEST_F(kept_files, are_refused_only_by_a_keeper_that_has_not_read_for_long) {
       [&] {
         try {
           static_cast<void>(records_of.keep(file.get()));
-        } catch (const keeper_busy&) {
+        } catch (const succession::keeper_busy&) {
           was_busy = true;
         } catch (const error& why) {
           refused = why.code();
@@ -313,7 +313,7 @@ TEST_F(kept_files, are_refused_only_by_a_keeper_that_has_not_read_for_long) {
 struct closer_with_keeper {
   gpushm_testing::temp_dir directory;
   fake_keeper keeper{directory / "notify"};
-  descriptor_shelf shelf = shelf_at(directory / "notify");
+  succession::descriptor_shelf shelf = shelf_at(directory / "notify");
   std::shared_ptr<closer> closes = std::make_shared<closer>(shelf.another());
 };
 
@@ -330,7 +330,7 @@ TEST(closer_with_much_to_close, returns_charges_in_parts) {
     for (std::size_t i = 0; i != at_once; ++i) {
       std::vector<base::unique_fd> one;
       one.emplace_back(::fcntl(writer.get(), F_DUPFD_CLOEXEC, 0));
-      keeper.closes->close(not_kept(base::guard_all(std::move(one))),
+      keeper.closes->close(succession::not_kept(base::guard_all(std::move(one))),
                            std::make_shared<core::charges>(),
                            given + i + 1);
     }
@@ -492,8 +492,8 @@ TEST_F(freed_memory, is_free_once_for_each_segment) {
 class recorded_hub final : public testing_world::hub_test {
  public:
   recorded_hub(std::shared_ptr<closer> closes,
-               descriptor_shelf& shelf,
-               recorder& records,
+               succession::descriptor_shelf& shelf,
+               succession::recorder& records,
                core::saved_state* state = nullptr)
       : hub_test({.quota_bytes = 4096, .memory_copies = 2, .names_changes = true},
                  std::move(closes),
@@ -516,7 +516,7 @@ class recorded_hub final : public testing_world::hub_test {
   }
   void attach(core::session_id session, gpushm::generation generation, base::unique_fd chunk) {
     const records::descriptor_id number = shelf_.put(chunk.get());
-    std::vector<kept_fd> chunks;
+    std::vector<succession::kept_fd> chunks;
     chunks.emplace_back(base::guarded_fd(std::move(chunk)), number);
     const auto packet = wire::encode({++request_, wire::attach{generation, 0, {4096}}});
     EXPECT_TRUE(hub_.receive(*hub_.find(session), packet, std::move(chunks), now_));
@@ -534,7 +534,7 @@ class recorded_hub final : public testing_world::hub_test {
   }
 
  private:
-  descriptor_shelf& shelf_;
+  succession::descriptor_shelf& shelf_;
 };
 
 /// What one broker had not closed when it was killed, its successor closes: with a charge.
@@ -554,7 +554,7 @@ class freed_memory_of_a_predecessor : public testing::Test {
     return base::unique_fd(::fcntl(file, F_DUPFD_CLOEXEC, 0));
   }
   /// As it is found after a SIGKILL now. `left`: that the keeper has.
-  [[nodiscard]] takeover_state what_is_left(stored_files left = {}) const {
+  [[nodiscard]] succession::takeover_state what_is_left(succession::stored_files left = {}) const {
     return {journal::journal::open(copy_of(journal_.get())), std::move(left)};
   }
   /// Makes a segment and ends it, as does its creator, while the keeper does not read.
@@ -584,7 +584,7 @@ class freed_memory_of_a_predecessor : public testing::Test {
   base::unique_fd journal_;
   base::unique_fd chunk_;
   gpushm::generation generation_ = 0;
-  std::optional<recorder> records_;
+  std::optional<succession::recorder> records_;
   std::optional<recorded_hub> dying_;
 };
 
@@ -592,18 +592,18 @@ TEST_F(freed_memory_of_a_predecessor, is_charged_until_it_is_closed_and_a_reserv
   make_and_free();
   const core::budget::amounts before = dying_->used();
   EXPECT_EQ(before.at(static_cast<std::size_t>(core::resource::host_bytes)), 4096U);
-  takeover_state from = what_is_left();
+  succession::takeover_state from = what_is_left();
   ASSERT_EQ(from.freeing.count(generation_), 1U);
   ASSERT_EQ(from.files.count(generation_), 1U);
   const auto numbers = from.files.at(generation_).chunks;
   ASSERT_EQ(numbers.size(), 1U);
   EXPECT_EQ(from.last_freed(), numbers.front());
 
-  descriptor_shelf shelf = shelf_at(keeper_.directory / "notify", numbers);
+  succession::descriptor_shelf shelf = shelf_at(keeper_.directory / "notify", numbers);
   const auto closes = std::make_shared<closer>(shelf.another());
-  recorder records(std::move(from.log), shelf.another(), from.next_packet());
+  succession::recorder records(std::move(from.log), shelf.another(), from.next_packet());
   recorded_hub successor(closes, shelf, records, &from.state);
-  std::vector<kept_fd> chunks;
+  std::vector<succession::kept_fd> chunks;
   chunks.emplace_back(base::guarded_fd(std::move(chunk_)), numbers.front());
   successor->restore_freed(generation_, from.freeing.at(generation_), std::move(chunks)).reset();
   EXPECT_EQ(successor.used(), before) << "the same as before";
@@ -621,10 +621,10 @@ TEST_F(freed_memory_of_a_predecessor, is_charged_until_it_is_closed_and_a_reserv
 
 TEST_F(freed_memory_of_a_predecessor, is_not_charged_if_the_keeper_has_removed_it) {
   make_and_free();
-  takeover_state from = what_is_left();
-  descriptor_shelf shelf = shelf_at(keeper_.directory / "notify", {});
+  succession::takeover_state from = what_is_left();
+  succession::descriptor_shelf shelf = shelf_at(keeper_.directory / "notify", {});
   const auto closes = std::make_shared<closer>(shelf.another());
-  recorder records(std::move(from.log), shelf.another(), from.next_packet());
+  succession::recorder records(std::move(from.log), shelf.another(), from.next_packet());
   recorded_hub successor(closes, shelf, records, &from.state);
   successor->restore_freed(generation_, from.freeing.at(generation_), {}).reset();
   EXPECT_EQ(successor.used(), core::budget::amounts{});

@@ -138,17 +138,17 @@ TEST(broker_line_limit, holds_where_there_is_no_member_log) {
   gpushm::set_log_sink([](log_level, std::string_view) { ++lines; });
   constexpr std::size_t many = 100'000;
   for (std::size_t i = 0; i != many; ++i) {
-    log_about_members(log_level::warning, "a member");
+    succession::log_about_members(log_level::warning, "a member");
   }
   gpushm::set_log_sink(nullptr);
-  EXPECT_GE(lines, line_limit::lines_per_second);
+  EXPECT_GE(lines, succession::line_limit::lines_per_second);
   EXPECT_LT(lines, many / 10);
 }
 
 TEST(broker_line_limit, counts_suppressed_lines) {
-  line_limit limit;
-  const line_limit::clock::time_point begin = line_limit::clock::now();
-  for (std::uint64_t i = 0; i < line_limit::lines_per_second; ++i) {
+  succession::line_limit limit;
+  const succession::line_limit::clock::time_point begin = succession::line_limit::clock::now();
+  for (std::uint64_t i = 0; i < succession::line_limit::lines_per_second; ++i) {
     const auto line = limit.next(begin);
     EXPECT_TRUE(line.may_write);
     EXPECT_EQ(line.suppressed, 0U);

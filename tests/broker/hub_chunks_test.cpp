@@ -405,7 +405,7 @@ TEST(hub_with_closer, closes_what_is_not_handled_without_another_request) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
   const base::unique_fd reader(ends[0]);
-  std::vector<kept_fd> files;
+  std::vector<succession::kept_fd> files;
   files.emplace_back(base::guarded_fd(base::unique_fd(ends[1])));
   at.discard(std::move(files));
   EXPECT_TRUE(transport::wait_readable(reader.get(), std::chrono::seconds(10)));  // end of file
@@ -413,7 +413,7 @@ TEST(hub_with_closer, closes_what_is_not_handled_without_another_request) {
 
 TEST(state_table_file, only_the_creator_can_write) {
   const gpushm::epoch epoch{4, 5, 6};
-  state_table_file table(8, epoch, false);
+  succession::state_table_file table(8, epoch, false);
   const std::size_t bytes = wire::state_table_bytes(8);
   EXPECT_EQ(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, table.descriptor(), 0),
             MAP_FAILED);

@@ -313,8 +313,10 @@ TEST_F(hub_conversation, cancel_of_thousands_of_opens_takes_several_turns) {
   for (const bool has_reply_meanwhile : {false, true}) {
     const std::uint64_t many = ++request_;
     for (std::size_t count = 0; count < opens; count += each_request) {
-      hub_.receive(
-          session, wire::encode({many, wire::open_many{names, 0, 100}}), not_kept({}), now_);
+      hub_.receive(session,
+                   wire::encode({many, wire::open_many{names, 0, 100}}),
+                   succession::not_kept({}),
+                   now_);
       while (session.rest) {
         hub_.resume(session);
       }
@@ -322,7 +324,7 @@ TEST_F(hub_conversation, cancel_of_thousands_of_opens_takes_several_turns) {
     take(reader);
     ASSERT_EQ(hub_.domain().waiting_count(), opens);
     const auto cancel = wire::encode({++request_, wire::cancel{many}});
-    EXPECT_FALSE(hub_.receive(session, cancel, not_kept({}), now_));
+    EXPECT_FALSE(hub_.receive(session, cancel, succession::not_kept({}), now_));
     EXPECT_EQ(hub_.domain().waiting_count(), opens - each_turn);
     EXPECT_TRUE(take(reader).empty());
     if (has_reply_meanwhile) {
@@ -331,9 +333,9 @@ TEST_F(hub_conversation, cancel_of_thousands_of_opens_takes_several_turns) {
       }
       take(reader);
     } else {
-      EXPECT_FALSE(hub_.receive(session, cancel, not_kept({}), now_));
+      EXPECT_FALSE(hub_.receive(session, cancel, succession::not_kept({}), now_));
     }
-    EXPECT_TRUE(hub_.receive(session, cancel, not_kept({}), now_));
+    EXPECT_TRUE(hub_.receive(session, cancel, succession::not_kept({}), now_));
     expect<wire::cancelled>(take(reader));
     EXPECT_EQ(hub_.domain().waiting_count(), 0U);
   }
@@ -483,7 +485,8 @@ TEST_F(hub_conversation, names_that_wait_for_their_turn_are_charged) {
   const wire::open_many request{
       std::vector<std::string>(count, std::string(name_bytes, 'n')), 0, 0};
   session& from = *hub_.find(reader);
-  hub_.receive(from, wire::encode({1, request}), not_kept({}), now_, 0, lane_kind::requests);
+  hub_.receive(
+      from, wire::encode({1, request}), succession::not_kept({}), now_, 0, lane_kind::requests);
   ASSERT_TRUE(from.rest);
   EXPECT_GE(used(), before + count * name_bytes);
   while (from.rest) {

@@ -132,8 +132,10 @@ TEST_F(hub_fence, list_of_segments_with_many_leases_has_shorter_pages) {
   for (std::size_t i = 0; i < connections; ++i) {
     last = greet({300, 3000, true});
     session& session = *hub_.find(last);
-    hub_.receive(
-        session, wire::encode({++request_, wire::open_many{names, 0, 0}}), not_kept({}), now_);
+    hub_.receive(session,
+                 wire::encode({++request_, wire::open_many{names, 0, 0}}),
+                 succession::not_kept({}),
+                 now_);
     while (session.rest) {
       hub_.resume(session);
     }
@@ -171,10 +173,10 @@ TEST_F(hub_fence, leases_of_many_connections_are_unfenced_in_turns) {
   const auto operators = greet({1, 42, true});
   session& session = *hub_.find(operators);
   const auto unfence = wire::encode({++request_, wire::unfence{"kv"}});
-  EXPECT_FALSE(hub_.receive(session, unfence, not_kept({}), now_));
+  EXPECT_FALSE(hub_.receive(session, unfence, succession::not_kept({}), now_));
   EXPECT_EQ(hub_.domain().ending_count(), std::size_t{count - 256});
   EXPECT_TRUE(take(operators).empty());
-  EXPECT_TRUE(hub_.receive(session, unfence, not_kept({}), now_));
+  EXPECT_TRUE(hub_.receive(session, unfence, succession::not_kept({}), now_));
   expect<wire::done>(take(operators));
   EXPECT_EQ(hub_.domain().ending_count(), 0U);
   EXPECT_EQ(hub_.domain().lease_count(), 1U);
@@ -191,7 +193,10 @@ TEST_F(hub_fence, many_leases_are_resumed_before_the_next_request) {
   EXPECT_TRUE(lose(lost));
   const auto successor = accept();
   session& session = *hub_.find(successor);
-  hub_.receive(session, wire::encode({++request_, with(fence::none, token)}), not_kept({}), now_);
+  hub_.receive(session,
+               wire::encode({++request_, with(fence::none, token)}),
+               succession::not_kept({}),
+               now_);
   EXPECT_TRUE(expect<wire::welcome>(take(successor)).resumed);
   hub_.hang_up(lost);  // its process has ended
   int turns = 0;

@@ -41,9 +41,9 @@ class non_allocating_outbox final : public outbox {
   }
   void fence_of(session& /*session*/,
                 fence /*kind*/,
-                kept_fd /*pidfd*/,
-                kept_fd /*life*/) override {}
-  kept_fd open_event_lane(session& /*session*/) override { return {}; }
+                succession::kept_fd /*pidfd*/,
+                succession::kept_fd /*life*/) override {}
+  succession::kept_fd open_event_lane(session& /*session*/) override { return {}; }
   void deliver() noexcept override {}
   void record(const session& /*session*/) noexcept override {}
   void record_all(session& /*session*/) noexcept override {}
@@ -155,11 +155,11 @@ class world {
                     std::vector<base::unique_fd> fds = {}) {
     const auto lane = wire::is_sent_on_event_lane(body) ? lane_kind::events : lane_kind::requests;
     const auto packet = wire::encode({++request, std::move(body)});
-    receive(session, packet, not_kept(base::guard_all(std::move(fds))), lane);
+    receive(session, packet, succession::not_kept(base::guard_all(std::move(fds))), lane);
   }
   void receive(core::session_id number,
                const std::vector<std::byte>& packet,
-               std::vector<kept_fd> fds,
+               std::vector<succession::kept_fd> fds,
                lane_kind lane_kind = lane_kind::requests) {
     session& from = *hub_.find(number);
     hub_.receive(from, packet, std::move(fds), core::time_point{}, 0, lane_kind);
@@ -273,7 +273,7 @@ class every_request : public testing::TestWithParam<request> {
     for (std::size_t i = 0; i < request.files; ++i) {
       carried.push_back(memfd(4096));
     }
-    auto guarded = not_kept(base::guard_all(std::move(carried)));
+    auto guarded = succession::not_kept(base::guard_all(std::move(carried)));
     result.before = at.now();
     (permanently ? fail_allocations_from : fail_allocation)(nth);
     at.receive(request.from, packet, std::move(guarded), lane);

@@ -520,7 +520,8 @@ class hub_share_fake : public hub_share {
                                 wire::body body,
                                 std::vector<base::unique_fd> fds = {}) {
     const auto packet = wire::encode({++request_, std::move(body)});
-    fake_.receive(*fake_.find(session), packet, not_kept(base::guard_all(std::move(fds))), now_);
+    fake_.receive(
+        *fake_.find(session), packet, succession::not_kept(base::guard_all(std::move(fds))), now_);
     return take(session);
   }
   core::session_id greet_fake() {

@@ -47,7 +47,7 @@ struct arrived {
   wire::message message;
   std::vector<int> descriptors;  ///< open as long as `files`
   std::shared_ptr<const segment_files> files;
-  std::shared_ptr<const kept_fd> own;
+  std::shared_ptr<const succession::kept_fd> own;
   bool on_event_lane = false;
   std::optional<std::uint64_t> subscription;
 };
@@ -83,7 +83,7 @@ class recorded_outbox final : public outbox {
   void record_all(session& /*session*/) noexcept override {}
   void retry_recording() noexcept override { ADD_FAILURE() << "nothing is recorded"; }
   /// No socket: any file stands for the client's end.
-  kept_fd open_event_lane(session& /*session*/) override {
+  succession::kept_fd open_event_lane(session& /*session*/) override {
     return base::guarded_fd::open([] { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); });
   }
   std::uint64_t events_queued(const session& session) const noexcept override {
@@ -101,7 +101,10 @@ class recorded_outbox final : public outbox {
     EXPECT_FALSE(is_dropped(session.number)) << "twice";
     dropped.push_back(session.number);
   }
-  void fence_of(session& session, fence kind, kept_fd pidfd, kept_fd life) override {
+  void fence_of(session& session,
+                fence kind,
+                succession::kept_fd pidfd,
+                succession::kept_fd life) override {
     EXPECT_TRUE(pidfd && life);
     fences[session.number] = kind;
   }
@@ -123,7 +126,7 @@ class hub_test : public testing::Test {
 
   explicit hub_test(const core::limits& bounds = {},
                     std::shared_ptr<closer> closes = nullptr,
-                    recorder* records = nullptr,
+                    succession::recorder* records = nullptr,
                     core::saved_state* saved = nullptr)
       : before_(open_descriptors()),
         state_table_(memfd(4096, 0)),
@@ -196,7 +199,8 @@ class hub_test : public testing::Test {
                std::vector<base::unique_fd> fds = {},
                lane_kind lane_kind = lane_kind::requests) {
     session& from = *hub_.find(number);
-    hub_.receive(from, packet, not_kept(base::guard_all(std::move(fds))), now_, 0, lane_kind);
+    hub_.receive(
+        from, packet, succession::not_kept(base::guard_all(std::move(fds))), now_, 0, lane_kind);
     while (from.rest || from.resumes) {
       hub_.resume(from);
     }

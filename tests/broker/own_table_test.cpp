@@ -65,7 +65,7 @@ TEST(close_apart, closes_everything_and_does_not_wait) {
   files.push_back(std::move(second.trap));
   files.push_back(std::move(file));
   const auto kept = std::make_shared<std::vector<base::unique_fd>>(std::move(files));
-  ASSERT_TRUE(returns([kept] { close_apart(std::move(*kept)); }));
+  ASSERT_TRUE(returns([kept] { succession::close_apart(std::move(*kept)); }));
   for (const int each : numbers) {
     EXPECT_EQ(::fcntl(each, F_GETFD), -1) << each;
   }
@@ -97,7 +97,7 @@ TEST(close_apart, keeps_no_thread_for_lingering_sockets) {
       traps.back().trap.reset();
       one.push_back(members.back().second.release());
     }
-    close_apart(std::move(one));
+    succession::close_apart(std::move(one));
   }
   EXPECT_TRUE(gpushm_testing::eventually([] { return threads_named("gpushm-leftover") == 0; },
                                          std::chrono::seconds(30)));
@@ -107,8 +107,8 @@ TEST(close_apart, closes_nothing_else) {
   const base::unique_fd stays(::eventfd(0, EFD_CLOEXEC));
   std::vector<base::unique_fd> all;
   all.emplace_back(::eventfd(0, EFD_CLOEXEC));
-  close_apart(std::move(all));
-  close_apart({});
+  succession::close_apart(std::move(all));
+  succession::close_apart({});
   EXPECT_NE(::fcntl(stays.get(), F_GETFD), -1);
 }
 
@@ -121,7 +121,7 @@ TEST(read_takeover_states, does_not_wait_for_what_it_closes) {
     inherited->push_back({name, std::move(traps.back().trap)});
   }
   EXPECT_TRUE(returns([inherited] {
-    const auto all = read_takeover_states(std::move(*inherited));
+    const auto all = succession::read_takeover_states(std::move(*inherited));
     EXPECT_EQ(all.size(), 1U);
     EXPECT_FALSE(all.at("d1")) << "it has no journal";
   }));
@@ -143,14 +143,14 @@ TEST(read_takeover_states, leaves_a_domain_that_needs_a_later_version_as_it_is) 
   const auto read = [&] {
     std::vector<keeper::named_descriptor> inherited;
     inherited.push_back({"d1+1", base::unique_fd(::dup(log.descriptor()))});
-    return read_takeover_states(std::move(inherited));
+    return succession::read_takeover_states(std::move(inherited));
   };
   record(records::reader + 1);
   // In a form that this version cannot read.
   const auto unknown = records::key_of({core::record_kind::segment, 7});
   log.put(unknown, std::vector<std::byte>(3, std::byte{0xFF}));
   log.commit();
-  for (unsigned i = 0; i != 3 * max_failed_starts; ++i) {
+  for (unsigned i = 0; i != 3 * succession::max_failed_starts; ++i) {
     try {
       static_cast<void>(read());
       FAIL() << "continued";
@@ -174,7 +174,7 @@ TEST(processes_that_are_not_vouched_for, share_one_queue_of_descriptors) {
   auto first = transport::connected_pair();
   send_with(first.first.get(), blocking.trap.get());
   blocking.trap.reset();  // not the last copy
-  kept_fd closed(std::move(first.second));
+  succession::kept_fd closed(std::move(first.second));
   ASSERT_TRUE(receiver.close_elsewhere({"process 1", false}, closed, 1));
   const base::unique_fd file(::eventfd(0, EFD_CLOEXEC));
   const auto second = transport::connected_pair();
@@ -197,7 +197,7 @@ TEST(sockets_of_ended_connections, are_reported_when_they_are_closed) {
   const base::unique_fd file(::eventfd(0, EFD_CLOEXEC));
   auto ended = transport::connected_pair();
   send_with(ended.first.get(), file.get());
-  kept_fd socket(std::move(ended.second));
+  succession::kept_fd socket(std::move(ended.second));
   ASSERT_TRUE(receiver.close_elsewhere({"uid 5", true}, socket, 7));
   EXPECT_FALSE(socket);
   ASSERT_TRUE(transport::wait_readable(receiver.descriptor(), 20s));

@@ -40,10 +40,10 @@ wire::receipt code_of(std::span<const std::byte> bytes) {
 class ledger : public testing::Test {
  protected:
   /// Of a domain that begins; nothing: that is continued.
-  [[nodiscard]] segment_ledger make(
+  [[nodiscard]] succession::segment_ledger make(
       std::optional<gpushm::generation> first,
       std::chrono::milliseconds time = std::chrono::minutes(1)) const {
-    return segment_ledger({path_, "default", code_of, first, time});
+    return succession::segment_ledger({path_, "default", code_of, first, time});
   }
   [[nodiscard]] static std::shared_ptr<core::segment> make_segment(
       gpushm::generation generation,
@@ -59,14 +59,16 @@ class ledger : public testing::Test {
     result->creator = {1, creator_uid, true, {}};
     return result;
   }
-  static void publish(segment_ledger& ledger, core::segment& segment, std::byte metadata = {}) {
+  static void publish(succession::segment_ledger& ledger,
+                      core::segment& segment,
+                      std::byte metadata = {}) {
     auto block = std::make_shared<core::metadata_block>();
     block->bytes = {metadata};
     segment.metadata = std::move(block);
     segment.published = true;
     ledger.note(segment);
   }
-  [[nodiscard]] static wire::reserve offer_of(const segment_ledger& ledger,
+  [[nodiscard]] static wire::reserve offer_of(const succession::segment_ledger& ledger,
                                               const core::segment& segment,
                                               std::uint32_t uid) {
     return {static_cast<const base::reservation&>(segment),
@@ -75,7 +77,7 @@ class ledger : public testing::Test {
             ledger.receipt_for(segment.name, segment.generation, uid, uid == creator_uid)};
   }
   /// Returns nullopt if it may be handed back.
-  [[nodiscard]] static std::optional<errc> refusal(const segment_ledger& ledger,
+  [[nodiscard]] static std::optional<errc> refusal(const succession::segment_ledger& ledger,
                                                    const wire::reserve& offer,
                                                    std::uint32_t uid) {
     try {
@@ -250,7 +252,7 @@ TEST_F(ledger, a_timeline_page_is_handed_back_by_readers_later) {
       publish(first, *each);
     }
   }
-  const auto refusals = [&](segment_ledger ledger) {
+  const auto refusals = [&](succession::segment_ledger ledger) {
     return std::array{refusal(ledger, offer_of(ledger, *page, creator_uid), creator_uid),
                       refusal(ledger, offer_of(ledger, *page, reader_uid), reader_uid),
                       refusal(ledger, offer_of(ledger, *memory, reader_uid), reader_uid)};
@@ -269,9 +271,10 @@ TEST_F(ledger, has_the_identities_of_pages) {
   const auto old = make_segment(2, "of an earlier version", lifetime::leased);
   const auto memory = make_segment(3, "memory");
   page->backend = old->backend = backend::signals;
-  const page_identity first_page{5, 1'000'000'000'000};
-  const page_identity second_page{5, 7};
-  const auto expect_all = [&](const segment_ledger& ledger, const page_identity& of_old) {
+  const succession::page_identity first_page{5, 1'000'000'000'000};
+  const succession::page_identity second_page{5, 7};
+  const auto expect_all = [&](const succession::segment_ledger& ledger,
+                              const succession::page_identity& of_old) {
     EXPECT_EQ(ledger.page_of(1), first_page);
     EXPECT_EQ(ledger.page_of(2), of_old);
     EXPECT_FALSE(ledger.page_of(3).is_known());
@@ -324,7 +327,7 @@ TEST_F(ledger, names_wait_for_those_that_may_hand_back) {
       EXPECT_NO_THROW(first.check_name(each->name, {9, reader_uid, true, {}}));
     }
   }
-  const auto refusals = [&](const segment_ledger& ledger, const core::peer& peer) {
+  const auto refusals = [&](const succession::segment_ledger& ledger, const core::peer& peer) {
     std::array<std::optional<errc>, 3> result;
     std::size_t i = 0;
     for (const char* name : {"in a pod", "elsewhere", "another"}) {

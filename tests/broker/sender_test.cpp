@@ -387,7 +387,7 @@ class broker_sender_with_journal : public broker_sender {
   broker_sender_with_journal() {
     auto log = journal::journal::create();
     file_ = base::unique_fd(::fcntl(log.descriptor(), F_DUPFD_CLOEXEC, 0));
-    recorder_ = recorder(std::move(log), keeper_.shelf(), 1);
+    recorder_ = succession::recorder(std::move(log), keeper_.shelf(), 1);
   }
   /// As a successor would read it.
   [[nodiscard]] journal::journal committed() {

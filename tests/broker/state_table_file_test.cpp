@@ -30,7 +30,7 @@ constexpr std::size_t table_bytes = wire::state_table_bytes(slots);
 
 TEST(state_table_file, has_nothing_but_the_documented_fields) {
   for (const bool resumable : {false, true}) {
-    state_table_file table(slots, epoch, resumable);
+    succession::state_table_file table(slots, epoch, resumable);
     const auto mapping = base::map_file("test", table.descriptor(), table_bytes, false);
     const auto* const bytes = static_cast<const std::byte*>(mapping.get().address);
     table.lock();
@@ -52,7 +52,7 @@ TEST(state_table_file, has_nothing_but_the_documented_fields) {
 }
 
 TEST(state_table_file, owners_end_is_seen) {
-  state_table_file table(slots, epoch, true);
+  succession::state_table_file table(slots, epoch, true);
   const auto mapping = base::map_file("test", table.descriptor(), table_bytes, false);
   const std::atomic_ref<const std::uint32_t> owner(
       static_cast<const wire::state_table_header*>(mapping.get().address)->owner_futex);
@@ -71,7 +71,7 @@ TEST(state_table_file, owners_end_is_seen) {
 }
 
 TEST(state_table_file, is_paused_until_it_has_an_owner) {
-  state_table_file table(slots, epoch, true);
+  succession::state_table_file table(slots, epoch, true);
   const auto mapping = base::map_file("test", table.descriptor(), table_bytes, false);
   const wire::state_table_view view(mapping.get().address, table_bytes, epoch);
   ASSERT_TRUE(view);
@@ -88,7 +88,7 @@ TEST(state_table_file, is_paused_until_it_has_an_owner) {
 
 TEST(state_table_file, cannot_be_written_by_others) {
   for (const bool resumable : {false, true}) {
-    const state_table_file table(slots, epoch, resumable);
+    const succession::state_table_file table(slots, epoch, resumable);
     const base::unique_fd again(::open(
         ("/proc/self/fd/" + std::to_string(table.descriptor())).c_str(), O_RDWR | O_CLOEXEC));
     ASSERT_TRUE(again);

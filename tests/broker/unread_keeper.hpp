@@ -30,7 +30,7 @@ class unread_keeper {
     name_ = "@" + std::string(&address.sun_path[1], length - offsetof(sockaddr_un, sun_path) - 1);
   }
 
-  [[nodiscard]] descriptor_shelf shelf() const {
+  [[nodiscard]] succession::descriptor_shelf shelf() const {
     ::setenv("NOTIFY_SOCKET", name_.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
     auto store = keeper::descriptor_store::from_environment();
     ::unsetenv("NOTIFY_SOCKET");  // NOLINT(concurrency-mt-unsafe)

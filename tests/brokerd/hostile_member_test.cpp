@@ -420,13 +420,13 @@ TEST_F(brokerd_with_hostile_member, gets_a_session_number_that_none_before_had) 
 /// Deaths in a step of this kind, or in one in which brokers before it have died already.
 class brokerd_killed_in_steps : public brokerd_with_hostile_member {
  protected:
-  using step_kind = gpushm::broker_detail::step_kind;
+  using step_kind = gpushm::succession::step_kind;
   static constexpr std::uint32_t names = 100;
 
   /// It is killed in a step of this kind, the `entry`-th one, in which `deaths` brokers before it
   /// have died. Others are a request with many names, and an arriving connection.
   void kill_in(step_kind kind, std::uint32_t deaths, std::uint32_t timeout_ms, int entry = 1) {
-    using gpushm::broker_detail::step_note;
+    using gpushm::succession::step_note;
     constexpr std::uint64_t most_calls = 3'000;
     auto journal = journal_of(broker_.keeper().pid());
     hostile_.emplace(gpushm_testing::raw_session::greeted(socket_));
@@ -445,7 +445,7 @@ class brokerd_killed_in_steps : public brokerd_with_hostile_member {
     ASSERT_TRUE(thread.run_until(
         [&] {
           const std::uint64_t now = journal.notes().handling;
-          const gpushm::core::session_id session = gpushm::broker_detail::session_in(now);
+          const gpushm::core::session_id session = gpushm::succession::session_in(now);
           const bool is_it = now >> step_note::session_bits == static_cast<std::uint64_t>(kind) &&
                              now != 0 && (session == 0 || session == number);
           entries += is_it && !was_it ? 1 : 0;

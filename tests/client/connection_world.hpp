@@ -92,7 +92,7 @@ class connection_test : public testing::Test, protected connection_ender {
     io_.poll();
   }
 
-  recorder recorder_;
+  succession::recorder recorder_;
   asio::io_context io_{1};
   recorded_outbox out_;
   hub hub_;

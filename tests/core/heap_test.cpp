@@ -161,7 +161,7 @@ class own_journal {
   own_journal() {
     auto log = journal::journal::create(std::uint64_t{1} << 30U);
     journal_ = base::unique_fd(::fcntl(log.descriptor(), F_DUPFD_CLOEXEC, 0));
-    records_ = broker_detail::recorder(std::move(log), keeper_.shelf(), 1);
+    records_ = succession::recorder(std::move(log), keeper_.shelf(), 1);
   }
   [[nodiscard]] std::uint64_t journal_bytes() const {
     struct stat status {};
@@ -171,7 +171,7 @@ class own_journal {
 
   broker_detail::testing_world::unread_keeper keeper_;
   base::unique_fd journal_;
-  broker_detail::recorder records_;
+  succession::recorder records_;
 };
 
 /// What members make the broker keep is charged, and with a journal not much more than that: else a

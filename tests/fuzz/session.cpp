@@ -244,7 +244,7 @@ class world final : public broker_detail::outbox {
   void record(const broker_detail::session& /*session*/) noexcept override {}
   void record_all(broker_detail::session& /*session*/) noexcept override {}
   void retry_recording() noexcept override { GPUSHM_REQUIRE(false); }
-  broker_detail::kept_fd open_event_lane(broker_detail::session& session) override {
+  gpushm::succession::kept_fd open_event_lane(broker_detail::session& session) override {
     GPUSHM_REQUIRE(!session.has_event_lane);
     return {};
   }
@@ -254,8 +254,8 @@ class world final : public broker_detail::outbox {
   }
   void fence_of(broker_detail::session& session,
                 fence kind,
-                broker_detail::kept_fd pidfd,
-                broker_detail::kept_fd life) override {
+                gpushm::succession::kept_fd pidfd,
+                gpushm::succession::kept_fd life) override {
     GPUSHM_REQUIRE(dropped_.count(session.number) == 0);
     GPUSHM_REQUIRE(kind != fence::none && pidfd && life);
   }
@@ -477,7 +477,7 @@ class world final : public broker_detail::outbox {
     if (broker_detail::session* const from = hub_.find(session)) {
       hub_.receive(*from,
                    packet,
-                   broker_detail::not_kept(base::guard_all(std::move(fds))),
+                   gpushm::succession::not_kept(base::guard_all(std::move(fds))),
                    now_,
                    0,
                    lane_kind);

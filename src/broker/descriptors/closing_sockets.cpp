@@ -32,13 +32,13 @@ constexpr std::size_t max_waiting_refused = 64;
 }  // namespace
 
 /// In another thread.
-void closing_sockets::close_now(kept_fd& socket) noexcept {
+void closing_sockets::close_now(succession::kept_fd& socket) noexcept {
   try {
     std::vector<base::unique_fd> one(1);
     one.front() = socket.file.release();
-    close_apart(std::move(one));
+    succession::close_apart(std::move(one));
   } catch (const std::bad_alloc& why) {
-    log_about_members(log_level::warning, why.what());
+    succession::log_about_members(log_level::warning, why.what());
     static_cast<void>(socket.file.release().release());  // which only costs a descriptor
   }
   recorder_.forget(socket.id);
@@ -57,11 +57,11 @@ closing_sockets::~closing_sockets() {
       }
     }
   }
-  close_apart(std::move(files));
+  succession::close_apart(std::move(files));
 }
 
 void closing_sockets::close(const core::principal& principal,
-                            kept_fd socket,
+                            succession::kept_fd socket,
                             core::charges held,
                             inflight_charge inflight) noexcept {
   ::shutdown(socket.get(), SHUT_RDWR);
@@ -97,7 +97,7 @@ closing_sockets::closing* closing_sockets::add(std::uint64_t number,
   try {
     return &waiting_.try_emplace(number, closing{principal, {}, {}, {}}).first->second;
   } catch (const std::bad_alloc& why) {
-    log_about_members(log_level::warning, why.what());
+    succession::log_about_members(log_level::warning, why.what());
     return nullptr;
   }
 }
@@ -150,7 +150,7 @@ void closing_sockets::arm(std::chrono::milliseconds after) noexcept {
     });
     is_armed_ = true;
   } catch (const std::exception& why) {
-    log_about_members(log_level::warning, why.what());
+    succession::log_about_members(log_level::warning, why.what());
   }
 }
 

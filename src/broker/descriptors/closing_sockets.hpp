@@ -27,7 +27,9 @@ namespace gpushm::broker_detail {
 class closing_sockets {
  public:
   /// All must outlive it.
-  closing_sockets(asio::io_context& io, descriptor_receiver& descriptors, recorder& records)
+  closing_sockets(asio::io_context& io,
+                  descriptor_receiver& descriptors,
+                  succession::recorder& records)
       : descriptor_receiver_(descriptors), recorder_(records), timer_(io) {}
   closing_sockets(const closing_sockets&) = delete;
   closing_sockets& operator=(const closing_sockets&) = delete;
@@ -37,7 +39,7 @@ class closing_sockets {
   /// Shuts the socket down, and closes it once that cannot block. `principal`: the principal whose
   /// packets wait if it does; `held`: returned then; empty for a connection that is refused.
   void close(const core::principal& principal,
-             kept_fd socket,
+             succession::kept_fd socket,
              core::charges held = {},
              inflight_charge inflight = {}) noexcept;
   /// For what `received_packet::closed` says.
@@ -47,18 +49,18 @@ class closing_sockets {
  private:
   struct closing {
     core::principal who;
-    kept_fd socket;  ///< empty: another thread closes it
+    succession::kept_fd socket;  ///< empty: another thread closes it
     core::charges held;
     inflight_charge inflight;
   };
   [[nodiscard]] bool is_closed(std::uint64_t number, closing& closing) noexcept;
-  void close_now(kept_fd& socket) noexcept;
+  void close_now(succession::kept_fd& socket) noexcept;
   [[nodiscard]] closing* add(std::uint64_t number, const core::principal& principal) noexcept;
   void look_again() noexcept;
   void arm(std::chrono::milliseconds after) noexcept;
 
   descriptor_receiver& descriptor_receiver_;
-  recorder& recorder_;
+  succession::recorder& recorder_;
   asio::steady_timer timer_;
   bool is_armed_ = false;
   std::uint64_t next_ = 1;

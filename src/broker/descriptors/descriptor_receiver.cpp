@@ -47,7 +47,7 @@ bool drain(int socket) noexcept {
 }
 
 descriptor_receiver::descriptor_receiver(
-    const std::function<std::optional<descriptor_shelf>()>& shelf) {
+    const std::function<std::optional<succession::descriptor_shelf>()>& shelf) {
   std::array<int, 2> pair{};
   base::checked("serve", {}, "socketpair", [&] {
     return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data());
@@ -61,7 +61,7 @@ descriptor_receiver::descriptor_receiver(
   bool has_own_table = false;
   std::exception_ptr failed;
   try {
-    has_own_table = start_with_own_table(
+    has_own_table = succession::start_with_own_table(
         "gpushm-receiver",
         {worker_end.get()},
         [created, &shelf, &failed] {
@@ -80,7 +80,7 @@ descriptor_receiver::descriptor_receiver(
   }
   if (!has_own_table) {
     static_cast<void>(worker_end.release());
-    log_about_broker(
+    succession::log_about_broker(
         log_level::warning,
         "serve: the kernel or a system call filter rejects close_range with "
         "CLOSE_RANGE_UNSHARE: a member that sends a descriptor whose close blocks can keep "
@@ -98,7 +98,7 @@ descriptor_receiver::~descriptor_receiver() {
     while (next()) {
     }
   } catch (const std::exception& why) {
-    log_about_members(log_level::warning, why.what());
+    succession::log_about_members(log_level::warning, why.what());
   }
 }
 
@@ -125,7 +125,7 @@ bool descriptor_receiver::fetch(std::uint64_t session,
 }
 
 bool descriptor_receiver::close_elsewhere(const core::principal& principal,
-                                          kept_fd& socket,
+                                          succession::kept_fd& socket,
                                           std::uint64_t number) noexcept {
   try {
     const auto broker_copy = std::make_shared<packet_gate>();
@@ -142,10 +142,10 @@ bool descriptor_receiver::close_elsewhere(const core::principal& principal,
     return true;
   } catch (const error& why) {
     if (why.code() != errc::too_many_descriptors) {  // in flight for this uid
-      log_about_members(log_level::warning, why.what());
+      succession::log_about_members(log_level::warning, why.what());
     }
   } catch (const std::exception& why) {
-    log_about_members(log_level::warning, why.what());
+    succession::log_about_members(log_level::warning, why.what());
   }
   return false;
 }
@@ -160,7 +160,7 @@ std::unique_ptr<received_packet> descriptor_receiver::next() {
   if (got.status == transport::receive_status::descriptors_lost) {
     result->status = got.status;
   }
-  result->descriptors = not_kept(std::move(got.descriptors));
+  result->descriptors = succession::not_kept(std::move(got.descriptors));
   for (std::size_t i = 0; i < result->descriptors.size() && i < result->kept.size(); ++i) {
     result->descriptors[i].id = result->kept[i];
   }

@@ -32,9 +32,10 @@ class descriptor_receiver {
  public:
   /// `shelf` is called once, in a thread with the other table; it may return nothing, if no
   /// descriptor is to be kept. Throws `errc::system_error`, and what `shelf` throws.
-  explicit descriptor_receiver(const std::function<std::optional<descriptor_shelf>()>& shelf = [] {
-    return std::nullopt;
-  });
+  explicit descriptor_receiver(
+      const std::function<std::optional<succession::descriptor_shelf>()>& shelf = [] {
+        return std::nullopt;
+      });
   descriptor_receiver(const descriptor_receiver&) = delete;
   descriptor_receiver& operator=(const descriptor_receiver&) = delete;
   /// Does not wait for threads that are blocked.
@@ -53,7 +54,7 @@ class descriptor_receiver {
   /// then `next` returns `number`, which is not 0. Returns false if the receiver is busy: `socket`
   /// is unchanged, try again later.
   [[nodiscard]] bool close_elsewhere(const core::principal& principal,
-                                     kept_fd& socket,
+                                     succession::kept_fd& socket,
                                      std::uint64_t number) noexcept;
   /// Returns null when no packet is ready.
   [[nodiscard]] std::unique_ptr<received_packet> next();

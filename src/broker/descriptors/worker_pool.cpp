@@ -44,7 +44,7 @@ void guarded(Work&& work) noexcept {
   try {
     work();
   } catch (const std::exception& why) {
-    log_about_members(log_level::warning, why.what());
+    succession::log_about_members(log_level::warning, why.what());
   }
 }
 
@@ -101,7 +101,7 @@ void worker_pool::run() {
     try {
       give(std::move(*next));
     } catch (const std::exception& why) {
-      log_about_members(log_level::warning, why.what());
+      succession::log_about_members(log_level::warning, why.what());
     }
   }
   const std::lock_guard lock(mutex_);
@@ -171,7 +171,7 @@ std::unique_ptr<received_packet> worker_pool::fetch(const task& task,
     created->foreign = foreign.size();
     keep(*created, chunks);
   } catch (const error& why) {
-    log_about_members(log_level::warning, why.what());
+    succession::log_about_members(log_level::warning, why.what());
     created->failed = true;
   }
   return created;
@@ -189,7 +189,7 @@ void worker_pool::keep(received_packet& created, std::vector<base::unique_fd>& c
   } catch (const error& why) {
     created.is_keeper_behind = why.code() == errc::timed_out;
     if (!created.is_keeper_behind) {
-      log_about_members(log_level::warning, why.what());
+      succession::log_about_members(log_level::warning, why.what());
     }
     created.status = transport::receive_status::descriptors_lost;
   }
@@ -235,7 +235,7 @@ void worker_pool::take_from_keeper(records::descriptor_id number) {
   if (number == 0) {
     return;
   }
-  retry_with_keeper(
+  succession::retry_with_keeper(
       [&] {
         const std::lock_guard lock(keeping_);
         if (shelf_) {

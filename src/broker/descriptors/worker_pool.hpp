@@ -71,8 +71,8 @@ struct received_packet {
   std::uint64_t session = 0;
   transport::receive_status status = transport::receive_status::would_block;
   std::vector<std::byte> packet;
-  std::vector<kept_fd> descriptors;          ///< of kinds that members have a reason to send
-  std::vector<records::descriptor_id> kept;  ///< their numbers, also if `descriptors` is empty
+  std::vector<succession::kept_fd> descriptors;  ///< of kinds that members have a reason to send
+  std::vector<records::descriptor_id> kept;      ///< their numbers, also if `descriptors` is empty
   std::size_t foreign = 0;  ///< number of others, or of all if not as many as are taken
   /// Not 0: not a packet, but the report that a socket is closed (`close_elsewhere`).
   std::uint64_t closed = 0;
@@ -117,7 +117,7 @@ class worker_pool : public std::enable_shared_from_this<worker_pool> {
   ~worker_pool();
 
   /// Call first, on the first thread.
-  void set_shelf(std::optional<descriptor_shelf> shelf) { shelf_ = std::move(shelf); }
+  void set_shelf(std::optional<succession::descriptor_shelf> shelf) { shelf_ = std::move(shelf); }
 
   /// Distributes jobs. Runs on the first thread.
   void run();
@@ -165,7 +165,7 @@ class worker_pool : public std::enable_shared_from_this<worker_pool> {
 
   base::unique_fd worker_end_;
   std::mutex keeping_;
-  std::optional<descriptor_shelf> shelf_;
+  std::optional<succession::descriptor_shelf> shelf_;
   std::mutex sending_;
   std::mutex mutex_;
   std::condition_variable changed_;

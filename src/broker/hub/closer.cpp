@@ -19,9 +19,9 @@ struct closer::state {
   std::atomic<std::uint64_t> closed = 0;  ///< files, in the order of `waiting`
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<kept_fd> waiting;
-  std::optional<descriptor_shelf> shelf;  ///< used by the thread only
-  bool keeps_copies = false;              ///< in the keeper
+  std::vector<succession::kept_fd> waiting;
+  std::optional<succession::descriptor_shelf> shelf;  ///< used by the thread only
+  bool keeps_copies = false;                          ///< in the keeper
   bool busy = false;
   bool stopped = false;
 };
@@ -33,15 +33,16 @@ constexpr std::size_t max_collected = 1'024;
 
 /// Until the keeper has closed its copies: their memory would belong to no account. What remains
 /// once the domain has ended is removed by `descriptor_shelf::end`.
-void take_from_keeper(descriptor_shelf& shelf,
-                      const std::vector<kept_fd>& files,
+void take_from_keeper(succession::descriptor_shelf& shelf,
+                      const std::vector<succession::kept_fd>& files,
                       const std::function<bool()>& has_ended) {
-  retry_with_keeper(
+  succession::retry_with_keeper(
       [&] {
         std::vector<records::descriptor_id> numbers(files.size());
-        std::transform(files.begin(), files.end(), numbers.begin(), [](const kept_fd& each) {
-          return each.id;
-        });
+        std::transform(
+            files.begin(), files.end(), numbers.begin(), [](const succession::kept_fd& each) {
+              return each.id;
+            });
         shelf.remove_and_wait(numbers);
       },
       has_ended);
@@ -49,7 +50,8 @@ void take_from_keeper(descriptor_shelf& shelf,
 
 }  // namespace
 
-closer::closer(std::optional<descriptor_shelf> shelf) : state_(std::make_shared<state>()) {
+closer::closer(std::optional<succession::descriptor_shelf> shelf)
+    : state_(std::make_shared<state>()) {
   state_->shelf = std::move(shelf);
   base::start_thread("gpushm-closer", [shared = state_] {
     std::unique_lock lock(shared->mutex);
@@ -68,7 +70,7 @@ closer::closer(std::optional<descriptor_shelf> shelf) : state_(std::make_shared<
           return shared->stopped;
         });
       }
-      for (kept_fd& each : files) {
+      for (succession::kept_fd& each : files) {
         each = {};
         shared->closed.fetch_add(1, std::memory_order_release);
       }
@@ -89,7 +91,7 @@ closer::~closer() {
       lock, close_timeout, [&] { return !state_->busy && state_->waiting.empty(); });
 }
 
-void closer::close(std::vector<kept_fd> files,
+void closer::close(std::vector<succession::kept_fd> files,
                    std::shared_ptr<core::charges> held,
                    gpushm::generation generation) noexcept {
   if (files.empty()) {

@@ -24,7 +24,7 @@ namespace gpushm::broker_detail {
 class closer {
  public:
   /// `shelf`: where the keeper's copies are removed first, so that its close frees no memory.
-  explicit closer(std::optional<descriptor_shelf> shelf = {});
+  explicit closer(std::optional<succession::descriptor_shelf> shelf = {});
   closer(const closer&) = delete;
   closer& operator=(const closer&) = delete;
   /// Blocks up to `close_timeout` until everything is closed; the rest is closed later.
@@ -33,7 +33,7 @@ class closer {
   /// Closes the files after the next `flush`. Closes them at once, in the calling thread, if memory
   /// is short. `held`: the charges for them, kept until `collect` finds them closed; null: none.
   /// `generation`: of their segment, for `collect`.
-  void close(std::vector<kept_fd> files,
+  void close(std::vector<succession::kept_fd> files,
              std::shared_ptr<core::charges> held = {},
              gpushm::generation generation = 0) noexcept;
   /// Call when no record refers to them any longer. Does not block.
@@ -99,7 +99,7 @@ class closer {
   void drop(std::list<freeing>& freeings) noexcept;
 
   std::shared_ptr<state> state_;
-  std::vector<kept_fd> held_;
+  std::vector<succession::kept_fd> held_;
   std::list<freeing> held_charges_;  ///< for files in `held_`
   std::list<freeing> freeing_;       ///< for those that the thread has, in its order
   std::uint64_t given_ = 0;          ///< files that the thread got so far

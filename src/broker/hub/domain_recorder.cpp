@@ -20,8 +20,11 @@ void for_each_part(gpushm::generation generation, Visit&& visit) {
 
 }  // namespace
 
-domain_recorder::domain_recorder(
-    recorder* records, segment_ledger* ledger, core::domain& domain, outbox& out, counters& count)
+domain_recorder::domain_recorder(succession::recorder* records,
+                                 succession::segment_ledger* ledger,
+                                 core::domain& domain,
+                                 outbox& out,
+                                 counters& count)
     : recorder_(records != nullptr ? *records : off_),
       ledger_(ledger),
       domain_(domain),
@@ -109,7 +112,8 @@ void domain_recorder::record(const segment_files& files, std::size_t changed) no
         record.chunks.push_back(files.chunks[i].id);
         record.chunk_bytes.push_back(files.chunk_bytes[i]);
       }
-      if (const kept_fd* const writable = files.writable(); writable != nullptr && part == 0) {
+      if (const succession::kept_fd* const writable = files.writable();
+          writable != nullptr && part == 0) {
         record.writable = writable->id;
       }
       recorder_.put(records::key_of(records::kind::files, files.generation, part),
@@ -126,9 +130,11 @@ void domain_recorder::note(gpushm::generation generation, bool exists) noexcept 
   }
   if (exists) {
     const core::segment& step = domain_.segment_of(generation);
-    const kept_fd* const page =
+    const succession::kept_fd* const page =
         step.backend == backend::signals && step.payload ? files_of(step).writable() : nullptr;
-    ledger_->note(step, page != nullptr ? page_identity_of(page->get()) : page_identity{});
+    ledger_->note(
+        step,
+        page != nullptr ? succession::page_identity_of(page->get()) : succession::page_identity{});
   } else {
     ledger_->erase(generation);
   }
@@ -191,7 +197,7 @@ void domain_recorder::is_not_handled(core::session_id member, lane_kind kind) no
       records::key_of(records::kind::handled, member, kind == lane_kind::events ? 1 : 0));
 }
 
-kept_fd domain_recorder::keep(base::guarded_fd file) {
+succession::kept_fd domain_recorder::keep(base::guarded_fd file) {
   const records::descriptor_id id = recorder_.keep(file.get());
   return {std::move(file), id};
 }
@@ -268,8 +274,8 @@ void domain_recorder::check_publication(const wire::publish& message,
   }
 }
 
-page_identity domain_recorder::page_of(gpushm::generation generation) const noexcept {
-  return ledger_ != nullptr ? ledger_->page_of(generation) : page_identity{};
+succession::page_identity domain_recorder::page_of(gpushm::generation generation) const noexcept {
+  return ledger_ != nullptr ? ledger_->page_of(generation) : succession::page_identity{};
 }
 
 void domain_recorder::end_returns() noexcept {

@@ -25,8 +25,8 @@ class domain_recorder {
  public:
   /// All must outlive this object. `records` null: nothing is recorded. `ledger` null: nothing that
   /// was lost is handed back.
-  domain_recorder(recorder* records,
-                  segment_ledger* ledger,
+  domain_recorder(succession::recorder* records,
+                  succession::segment_ledger* ledger,
                   core::domain& domain,
                   outbox& out,
                   counters& count);
@@ -64,7 +64,7 @@ class domain_recorder {
   void is_not_handled(core::session_id member, lane_kind kind) noexcept;
 
   /// The keeper gets a copy. Throws as `recorder::keep`.
-  [[nodiscard]] kept_fd keep(base::guarded_fd file);
+  [[nodiscard]] succession::kept_fd keep(base::guarded_fd file);
 
   /// Returns nullopt if the member's uid is not known, or the segment cannot be handed back.
   [[nodiscard]] std::optional<wire::receipt> receipt_for(core::session_id member,
@@ -86,7 +86,7 @@ class domain_recorder {
   /// Throws as `check_returner` and `segment_ledger::check_publication`.
   void check_publication(const wire::publish& message, core::session_id session) const;
   /// Returns the identity of a timeline page that is handed back. It is unknown without a ledger.
-  [[nodiscard]] page_identity page_of(gpushm::generation generation) const noexcept;
+  [[nodiscard]] succession::page_identity page_of(gpushm::generation generation) const noexcept;
   /// The time to hand back what an earlier broker has lost is over.
   void end_returns() noexcept;
 
@@ -97,9 +97,9 @@ class domain_recorder {
   /// All parts.
   void erase_files(gpushm::generation generation) noexcept;
 
-  recorder off_;  ///< if there is no other
-  recorder& recorder_;
-  segment_ledger* ledger_;
+  succession::recorder off_;  ///< if there is no other
+  succession::recorder& recorder_;
+  succession::segment_ledger* ledger_;
   core::domain& domain_;
   outbox& out_;
   counters& counters_;

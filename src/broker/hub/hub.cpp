@@ -67,7 +67,7 @@ void hub::restore(gpushm::generation generation, std::shared_ptr<segment_files> 
 
 std::shared_ptr<segment_files> hub::restore_freed(gpushm::generation generation,
                                                   const core::saved_segment& segment,
-                                                  std::vector<kept_fd> chunks) {
+                                                  std::vector<succession::kept_fd> chunks) {
   auto files = std::make_shared<segment_files>();
   files->generation = generation;
   files->closed_by = closer_;
@@ -169,7 +169,7 @@ void hub::tick(core::time_point now) {
   finish();
 }
 
-void hub::close(std::vector<kept_fd> files) noexcept {
+void hub::close(std::vector<succession::kept_fd> files) noexcept {
   if (closer_) {
     closer_->close(std::move(files));
   }
@@ -177,7 +177,7 @@ void hub::close(std::vector<kept_fd> files) noexcept {
 
 bool hub::receive(session& session,
                   std::span<const std::byte> packet,
-                  std::vector<kept_fd>&& descriptors,
+                  std::vector<succession::kept_fd>&& descriptors,
                   core::time_point now,
                   std::size_t foreign,
                   lane_kind lane_kind) {
@@ -199,7 +199,7 @@ bool hub::receive(session& session,
 
 bool hub::receive_one(session& session,
                       std::span<const std::byte> packet,
-                      std::vector<kept_fd>& descriptors,
+                      std::vector<succession::kept_fd>& descriptors,
                       std::size_t foreign,
                       lane_kind lane_kind,
                       request_kind& kind) {
@@ -240,7 +240,7 @@ bool hub::receive_one(session& session,
   bool failed = false;
   try {
     reply = requests_.handle(request, message->body);
-  } catch (const retry_later&) {
+  } catch (const succession::retry_later&) {
     effects_.settle(&session, {});
     return false;
   } catch (const error& why) {
@@ -303,7 +303,7 @@ void hub::receive_without_descriptors(session& session,
     id = message->id;
     kind = kind_of(message->body);
     const error why = is_keeper_behind
-                          ? keeper_is_behind()
+                          ? succession::keeper_is_behind()
                           : error(errc::too_many_descriptors,
                                   {},
                                   {},
@@ -331,7 +331,7 @@ void hub::collect_freed() noexcept {
   }
 }
 
-void hub::discard(std::vector<kept_fd> descriptors) noexcept {
+void hub::discard(std::vector<succession::kept_fd> descriptors) noexcept {
   close(std::move(descriptors));
   finish();
 }

@@ -41,9 +41,9 @@ class hub final {
     /// If null, files are closed in the calling thread.
     std::shared_ptr<broker_detail::closer> closer = nullptr;
     /// Must outlive the hub. Null: nothing is recorded.
-    recorder* records = nullptr;
+    succession::recorder* records = nullptr;
     /// Must outlive the hub. Null: nothing that was lost is handed back.
-    segment_ledger* ledger = nullptr;
+    succession::segment_ledger* ledger = nullptr;
     /// The domain of a predecessor. Null: an empty one.
     core::saved_state* from = nullptr;
   };
@@ -80,7 +80,7 @@ class hub final {
   /// as handled. Likewise if the request takes several turns: a part of it is done.
   bool receive(session& session,
                std::span<const std::byte> packet,
-               std::vector<kept_fd>&& descriptors,
+               std::vector<succession::kept_fd>&& descriptors,
                core::time_point now,
                std::size_t foreign = 0,
                lane_kind lane_kind = lane_kind::requests);
@@ -92,7 +92,7 @@ class hub final {
   /// Returns the charges for memory that has been freed. Call it while `closer::is_freeing`.
   void collect_freed() noexcept;
   /// Closes descriptors of a packet that is not handled.
-  void discard(std::vector<kept_fd> descriptors) noexcept;
+  void discard(std::vector<succession::kept_fd> descriptors) noexcept;
   /// A packet was too large: sends the session an error and drops it.
   void receive_truncated(session& session);
   /// Sends the session an error with `cause` and drops it.
@@ -102,9 +102,10 @@ class hub final {
   void restore(gpushm::generation generation, std::shared_ptr<segment_files> files);
   /// For a segment that had ended while the predecessor had not closed its files yet: those that
   /// are left. They are charged, and closed when the result is destroyed. Throws std::bad_alloc.
-  [[nodiscard]] std::shared_ptr<segment_files> restore_freed(gpushm::generation generation,
-                                                             const core::saved_segment& segment,
-                                                             std::vector<kept_fd> chunks);
+  [[nodiscard]] std::shared_ptr<segment_files> restore_freed(
+      gpushm::generation generation,
+      const core::saved_segment& segment,
+      std::vector<succession::kept_fd> chunks);
   /// A part of the segment's memory is gone (`segment_files::is_lost`): removes it.
   void lose_memory(gpushm::generation generation);
   /// See core::domain::remove_unheld.
@@ -181,7 +182,7 @@ class hub final {
  private:
   [[nodiscard]] bool receive_one(session& session,
                                  std::span<const std::byte> packet,
-                                 std::vector<kept_fd>& descriptors,
+                                 std::vector<succession::kept_fd>& descriptors,
                                  std::size_t foreign,
                                  lane_kind lane_kind,
                                  request_kind& kind);
@@ -189,7 +190,7 @@ class hub final {
   void wait_for_events(session& session, std::uint64_t put_off_before) const noexcept;
   /// At the end of every public function: makes what has changed permanent, and then sends replies.
   void finish() noexcept;
-  void close(std::vector<kept_fd> files) noexcept;
+  void close(std::vector<succession::kept_fd> files) noexcept;
 
   std::vector<std::function<void()>> when_devices_are_lost_;
   std::shared_ptr<broker_detail::closer> closer_;

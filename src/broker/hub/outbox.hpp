@@ -29,8 +29,8 @@ struct outgoing {
   std::optional<std::uint64_t> subscription;  ///< of an event, which a resync may replace
   bool is_reply = true;                       ///< false: not the reply of a request
   bool on_event_lane = false;
-  std::shared_ptr<const kept_fd> own;  ///< the one of `descriptors` that this owns
-  std::uint64_t number = 0;            ///< its record's; 0: not recorded
+  std::shared_ptr<const succession::kept_fd> own;  ///< the one of `descriptors` that this owns
+  std::uint64_t number = 0;                        ///< its record's; 0: not recorded
 
   /// It is a `continued`.
   [[nodiscard]] bool is_table() const noexcept { return !is_reply && !ids.empty(); }
@@ -133,11 +133,14 @@ class outbox {
   /// log.
   virtual void drop(session& session, std::string_view why) noexcept = 0;
   /// Creates the session's second socket and returns the client's end. Throws.
-  [[nodiscard]] virtual kept_fd open_event_lane(session& session) = 0;
+  [[nodiscard]] virtual succession::kept_fd open_event_lane(session& session) = 0;
   /// Number of packets queued on the event lane so far.
   [[nodiscard]] virtual std::uint64_t events_queued(const session& session) const noexcept = 0;
   /// Sets the session's fence. `pidfd` and `life` are empty if and only if `kind` is none.
-  virtual void fence_of(session& session, fence kind, kept_fd pidfd, kept_fd life) = 0;
+  virtual void fence_of(session& session,
+                        fence kind,
+                        succession::kept_fd pidfd,
+                        succession::kept_fd life) = 0;
 };
 
 /// Encodes the body, unless `packet` has metadata or is an event: those are encoded when they are

@@ -56,10 +56,10 @@ core::session_id number_in(const wire::session_token& token) {
 constexpr std::size_t fence_descriptors = 2;
 
 /// A part of what the request asks for is done; receiving it again does another one.
-class more_to_do final : public retry_later {
+class more_to_do final : public succession::retry_later {
  public:
   more_to_do()
-      : retry_later(
+      : succession::retry_later(
             errc::timed_out, {}, {}, "the request takes several turns", "it is tried again") {}
 };
 
@@ -129,7 +129,7 @@ prepared requests::handle(const context& context, const wire::hello& message) {
   }
   take_fence(context, message);
   const wire::session_token token = new_token(context.number);
-  const auto lane = std::make_shared<const kept_fd>(out_.open_event_lane(context.from));
+  const auto lane = std::make_shared<const succession::kept_fd>(out_.open_event_lane(context.from));
   context.from.has_event_lane = true;
   const auto welcome = [&](bool resumed) {
     outgoing packet;
@@ -239,7 +239,7 @@ prepared requests::handle(const context& context, const wire::reserve& message) 
     if (message.backend == backend::signals && !back) {
       pages_.make(created, *files);
       packet.files = files;
-      const kept_fd& writable = files->chunks.back();
+      const succession::kept_fd& writable = files->chunks.back();
       packet.descriptors = {writable.get()};
       packet.ids = {writable.id};
     }
@@ -346,10 +346,10 @@ prepared requests::handle(const context& context, const wire::attach& message) {
   files.chunks.reserve(files.chunks.size() + context.descriptors.size());
   const std::size_t changed = files.chunk_bytes.size();
   files.chunk_bytes.reserve(changed + context.descriptors.size());
-  kept_fd writable;
+  succession::kept_fd writable;
   bool by_signaler = true;
   if (segment.backend == backend::signals) {
-    kept_fd& given = context.descriptors.front();
+    succession::kept_fd& given = context.descriptors.front();
     by_signaler = sync::is_open_for_writing(given.get());
     writable = pages_.take_handed_back(segment, given);
     files.chunks.reserve(2);
@@ -569,7 +569,7 @@ prepared requests::handle(const context& context, const wire::unfence& message) 
     throw more_to_do();
   }
   counters_.unfenced();
-  log_about_members(log_level::warning, line);
+  succession::log_about_members(log_level::warning, line);
   return reply;
 }
 

@@ -23,8 +23,8 @@
 namespace gpushm::broker_detail {
 
 /// There is no room for what a Reserve asks for, but memory is being freed.
-class memory_not_freed final : public retry_later {
-  using retry_later::retry_later;
+class memory_not_freed final : public succession::retry_later {
+  using succession::retry_later::retry_later;
 };
 
 /// What the requests of members do: each is verified, passed to the domain, and gets a reply. One
@@ -50,7 +50,7 @@ class requests {
     core::session_id number = 0;  ///< of `from`
     std::uint64_t id = 0;
     /// Those not moved from are closed by the caller.
-    std::vector<kept_fd>& descriptors;
+    std::vector<succession::kept_fd>& descriptors;
     core::time_point now;
     std::size_t foreign = 0;
 

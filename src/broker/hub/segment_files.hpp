@@ -46,7 +46,7 @@ struct segment_files final : core::payload {
 
   gpushm::generation generation = 0;
   /// A timeline page has one more than `chunk_bytes`, which its openers do not get.
-  std::vector<kept_fd> chunks;
+  std::vector<succession::kept_fd> chunks;
   std::vector<std::uint64_t> chunk_bytes;
   std::shared_ptr<core::charges> held;
   std::shared_ptr<closer> closed_by;
@@ -57,7 +57,7 @@ struct segment_files final : core::payload {
   std::uint32_t memory_while_freed = 0;
 
   /// The page, open for writing; null: these are no timeline page.
-  [[nodiscard]] const kept_fd* writable() const noexcept {
+  [[nodiscard]] const succession::kept_fd* writable() const noexcept {
     return chunks.size() > chunk_bytes.size() ? &chunks.back() : nullptr;
   }
 };

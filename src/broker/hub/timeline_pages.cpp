@@ -27,14 +27,15 @@ void timeline_pages::make(const core::segment& segment, segment_files& files) {
   files.chunks.reserve(2);
   files.chunks.push_back(record_.keep(sync::make_timeline_page(segment.allocated_bytes)));
   // The keeper may have no room for this one: the first one is then removed with `files`.
-  kept_fd readable =
+  succession::kept_fd readable =
       record_.keep(reopen_for_reading("make a timeline page", files.chunks.back().get()));
   files.chunks.push_back(std::move(readable));
   std::swap(files.chunks.front(), files.chunks.back());
   files.chunk_bytes = {segment.allocated_bytes};
 }
 
-kept_fd timeline_pages::take_handed_back(const core::segment& segment, kept_fd& given) {
+succession::kept_fd timeline_pages::take_handed_back(const core::segment& segment,
+                                                     succession::kept_fd& given) {
   constexpr const char* operation = "hand back a timeline page";
   check_return(segment, given);
   // Openers get one for reading, and the broker keeps the other one.
@@ -46,11 +47,12 @@ kept_fd timeline_pages::take_handed_back(const core::segment& segment, kept_fd& 
 
 /// Throws wrong_descriptor_kind. A page is handed back as itself: its readers have it mapped. What
 /// its words are is up to the member that can write them, and so cannot show which page it is.
-void timeline_pages::check_return(const core::segment& segment, const kept_fd& given) const {
-  const page_identity lost = record_.page_of(segment.generation);
+void timeline_pages::check_return(const core::segment& segment,
+                                  const succession::kept_fd& given) const {
+  const succession::page_identity lost = record_.page_of(segment.generation);
   const std::optional<bool> is_by_creator = files_of(segment).is_by_creator;
-  const bool is_that_page =
-      lost.is_known() ? page_identity_of(given.get()) == lost : is_by_creator.value_or(false);
+  const bool is_that_page = lost.is_known() ? succession::page_identity_of(given.get()) == lost
+                                            : is_by_creator.value_or(false);
   // Only the creator was given a descriptor that is open for writing.
   const bool is_anothers = !is_by_creator.value_or(true) && sync::is_open_for_writing(given.get());
   if (!is_that_page || is_anothers) {
@@ -63,7 +65,7 @@ void timeline_pages::end(gpushm::generation generation) noexcept {
   if (segment == nullptr || segment->backend != backend::signals || !segment->payload) {
     return;
   }
-  if (const kept_fd* const writable = files_of(*segment).writable()) {
+  if (const succession::kept_fd* const writable = files_of(*segment).writable()) {
     const bool is_paid = !sync::has_holes(writable->get()) || charge_for_end(*segment);
     sync::end_signals(writable->get(), is_paid ? sync::holes::fill : sync::holes::leave);
   }

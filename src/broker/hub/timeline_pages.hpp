@@ -30,13 +30,14 @@ class timeline_pages {
   /// Takes the page that `given` is, of a segment that is handed back: `given` is open for reading
   /// then. Returns the descriptor that is open for writing. Throws wrong_descriptor_kind if it is
   /// not the page that this segment was, and as `make`.
-  [[nodiscard]] kept_fd take_handed_back(const core::segment& segment, kept_fd& given);
+  [[nodiscard]] succession::kept_fd take_handed_back(const core::segment& segment,
+                                                     succession::kept_fd& given);
   /// The process that signals has ended: ends the words of the page, for all that wait for them. No
   /// effect on other segments.
   void end(gpushm::generation generation) noexcept;
 
  private:
-  void check_return(const core::segment& segment, const kept_fd& given) const;
+  void check_return(const core::segment& segment, const succession::kept_fd& given) const;
   [[nodiscard]] bool charge_for_end(const core::segment& segment) noexcept;
 
   core::domain& domain_;

@@ -60,7 +60,7 @@ admission::admission(asio::io_context& io,
                      deadlines& late,
                      session_ender& ends,
                      member_log& log,
-                     recorder& records,
+                     succession::recorder& records,
                      core::session_id first_session)
     : io_(io),
       listener_(listening),
@@ -98,7 +98,7 @@ void admission::start() {
 }
 
 void admission::accept_some() {
-  const recorder::step named(recorder_, {step_kind::accept, 0});
+  const succession::recorder::step named(recorder_, {succession::step_kind::accept, 0});
   int sessions = 0;
   for (int i = 0; i < accepts_per_turn && sessions < sessions_per_turn; ++i) {
     if (recorder_.is_keeper_behind()) {
@@ -121,7 +121,7 @@ void admission::accept_some() {
       log_.guarded([&] {
         try {
           welcome(*arriving_);
-        } catch (const keeper_busy&) {
+        } catch (const succession::keeper_busy&) {
           is_busy = true;
         }
       });
@@ -186,7 +186,7 @@ void admission::welcome(arrival& newcomer) {
     recorder_.keep(newcomer.process);
     created =
         std::make_shared<connection>(io_, next_session_++, std::move(newcomer.socket), recorder_);
-  } catch (const keeper_busy&) {
+  } catch (const succession::keeper_busy&) {
     throw;
   } catch (const error& why) {
     if (why.code() == errc::timed_out) {
@@ -270,7 +270,9 @@ void admission::refuse_one() {
   errno = why;
 }
 
-void admission::refuse(kept_fd socket, const core::principal& principal, const error& why) {
+void admission::refuse(succession::kept_fd socket,
+                       const core::principal& principal,
+                       const error& why) {
   hub_.count_refused_connection(why.code());
   log_.guarded([&] {
     const auto packet =

@@ -40,7 +40,7 @@ class admission {
             deadlines& late,
             session_ender& ends,
             member_log& log,
-            recorder& records,
+            succession::recorder& records,
             core::session_id first_session = 1);
   admission(const admission&) = delete;
   admission& operator=(const admission&) = delete;
@@ -64,8 +64,8 @@ class admission {
  private:
   /// A connection that is accepted, and not yet a session.
   struct arrival {
-    kept_fd socket;
-    kept_fd process;
+    succession::kept_fd socket;
+    succession::kept_fd process;
     std::optional<transport::peer_credentials> peer;
     core::principal who;
     std::optional<core::peer> member;
@@ -77,7 +77,7 @@ class admission {
   void turn_away(arrival& newcomer, const error& why);
   void drop(arrival& newcomer) noexcept;
   void refuse_one();
-  void refuse(kept_fd socket, const core::principal& principal, const error& why);
+  void refuse(succession::kept_fd socket, const core::principal& principal, const error& why);
 
   asio::io_context& io_;
   const transport::listener& listener_;
@@ -86,7 +86,7 @@ class admission {
   deadlines& deadlines_;
   session_ender& session_ender_;
   member_log& log_;
-  recorder& recorder_;
+  succession::recorder& recorder_;
   turn_loop::job accept_;
   asio::posix::stream_descriptor events_;  ///< does not own the listener's descriptor
   asio::steady_timer pause_;

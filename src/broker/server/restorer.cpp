@@ -88,9 +88,10 @@ void restorer::restore_segment(gpushm::generation generation, const core::saved_
     }
   }
   if (files->is_lost) {
-    log_about_members(log_level::error,
-                      "the keeper has lost a descriptor of segment \"" + segment.name +
-                          "\": it is removed (raise the keeper's limit of descriptors)");
+    succession::log_about_members(
+        log_level::error,
+        "the keeper has lost a descriptor of segment \"" + segment.name +
+            "\": it is removed (raise the keeper's limit of descriptors)");
     lost_.push_back(generation);
   }
   hub_.restore(generation, std::move(files));
@@ -99,7 +100,7 @@ void restorer::restore_segment(gpushm::generation generation, const core::saved_
 void restorer::restore_session(core::session_id number, const core::saved_session& session) {
   const records::connection_record& record = from_.connections[number];
   const auto created = std::make_shared<connection>(
-      io_, number, record.closed ? kept_fd() : from_.take(record.requests), recorder_);
+      io_, number, record.closed ? succession::kept_fd() : from_.take(record.requests), recorder_);
   created->greeted = record.greeted;
   created->sent_bye = record.sent_bye;
   created->dropped = record.dropped;
@@ -120,12 +121,12 @@ void restorer::restore_session(core::session_id number, const core::saved_sessio
     created->rest->held = hub_.new_charges(*created);
     created->rest->held.charge(core::resource::memory_bytes, created->rest->memory_bytes());
   }
-  kept_fd process = from_.take(record.process);
+  succession::kept_fd process = from_.take(record.process);
   created->process_id = process.id;
-  kept_fd life = from_.take(record.life);
+  succession::kept_fd life = from_.take(record.life);
   created->life_id = life.id;
   created->principal = session.who.principal;
-  kept_fd events = record.closed ? kept_fd() : from_.take(record.events);
+  succession::kept_fd events = record.closed ? succession::kept_fd() : from_.take(record.events);
   if (created->fence != fence::none && (!process || !life)) {
     created->fence = fence::none;  // lost: nothing can prove the end of its process
   }
@@ -191,11 +192,11 @@ void restorer::restore_packet(std::uint64_t number, records::packet_record& reco
     if (each == 0) {
       descriptor = table_.descriptor();
     } else if (packet.files) {
-      for (const kept_fd& chunk : packet.files->chunks) {
+      for (const succession::kept_fd& chunk : packet.files->chunks) {
         descriptor = chunk.id == each ? chunk.get() : descriptor;
       }
     } else {
-      packet.own = std::make_shared<const kept_fd>(from_.take(each));
+      packet.own = std::make_shared<const succession::kept_fd>(from_.take(each));
       descriptor = packet.own->get();
     }
     packet.descriptors.push_back(descriptor);
@@ -217,9 +218,9 @@ void restorer::restore_packet(std::uint64_t number, records::packet_record& reco
 
 /// The keeper has those that the predecessor had not removed.
 void restorer::restore_freed(gpushm::generation generation, const core::saved_segment& segment) {
-  std::vector<kept_fd> left;
+  std::vector<succession::kept_fd> left;
   const auto take = [&](records::descriptor_id number) {
-    if (kept_fd taken = from_.take(number)) {
+    if (succession::kept_fd taken = from_.take(number)) {
       left.push_back(std::move(taken));
     }
   };
@@ -238,7 +239,7 @@ std::shared_ptr<const segment_files> restorer::orphans_of(const records::packet_
     orphans->closed_by = closer_;
   }
   for (const records::descriptor_id each : record.descriptors) {
-    if (kept_fd taken = from_.take(each)) {
+    if (succession::kept_fd taken = from_.take(each)) {
       orphans->chunks.push_back(std::move(taken));
     }
   }

@@ -30,11 +30,11 @@ namespace gpushm::broker_detail {
 class restorer {
  public:
   /// All must outlive this object.
-  restorer(takeover_state& state,
+  restorer(succession::takeover_state& state,
            asio::io_context& io,
            hub& sessions,
-           state_table_file& table,
-           recorder& records,
+           succession::state_table_file& table,
+           succession::recorder& records,
            std::shared_ptr<closer> files,
            turn_loop& loop,
            session_ender& ends,
@@ -70,11 +70,11 @@ class restorer {
   void give_table(connection& connection);
   void drop_sessions();
 
-  takeover_state& from_;
+  succession::takeover_state& from_;
   asio::io_context& io_;
   hub& hub_;
-  state_table_file& table_;
-  recorder& recorder_;
+  succession::state_table_file& table_;
+  succession::recorder& recorder_;
   std::shared_ptr<closer> closer_;
   turn_loop& loop_;
   session_ender& session_ender_;

@@ -9,7 +9,7 @@ namespace gpushm::broker_detail {
 
 running_server::running_server(const broker_options& options,
                                std::shared_ptr<core::process_budget> shared,
-                               std::optional<succession> successors,
+                               std::optional<successor_options> successors,
                                std::function<void(server&)> before_first)
     : server_(options, std::move(shared), std::move(successors)),
       before_first_(std::move(before_first)) {

@@ -21,7 +21,7 @@ class running_server {
   /// constructor.
   running_server(const broker_options& options,
                  std::shared_ptr<core::process_budget> shared,
-                 std::optional<succession> successors = {},
+                 std::optional<successor_options> successors = {},
                  std::function<void(server&)> before_first = {});
   running_server(const running_server&) = delete;
   running_server& operator=(const running_server&) = delete;

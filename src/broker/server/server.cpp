@@ -119,7 +119,7 @@ class server::impl final : public outbox {
  public:
   impl(const broker_options& options,
        std::shared_ptr<core::process_budget> shared,
-       std::optional<succession> successors)
+       std::optional<successor_options> successors)
       : options_(options),
         shared_(std::move(shared)),
         log_(options.domain),
@@ -132,9 +132,10 @@ class server::impl final : public outbox {
         table_(from_ ? from_->broker.slots : options.limits.max_segments,
                from_ ? from_->broker.epoch : random_epoch(),
                is_resumable_),
-        ledger_(is_resumable_ ? std::optional<segment_ledger>(std::in_place, ledger_of(*successors))
+        ledger_(is_resumable_ ? std::optional<succession::segment_ledger>(std::in_place,
+                                                                          ledger_of(*successors))
                               : std::nullopt),
-        recorder_(is_resumable_ ? make_recorder(successors->short_name) : recorder()),
+        recorder_(is_resumable_ ? make_recorder(successors->short_name) : succession::recorder()),
         health_(recorder_.health()),
         closer_(std::make_shared<closer>(recorder_.another_shelf())),
         descriptor_receiver_([this] { return recorder_.another_shelf(); }),
@@ -265,7 +266,7 @@ class server::impl final : public outbox {
       asio::post(io_, [this, work = std::move(work)] {
         posted_.fetch_sub(1);
         {
-          const recorder::step named(recorder_, {step_kind::work, 0});
+          const succession::recorder::step named(recorder_, {succession::step_kind::work, 0});
           log_.guarded([&] { work(hub_); });
         }
         driver_.schedule();
@@ -279,7 +280,7 @@ class server::impl final : public outbox {
   [[nodiscard]] broker_statistics statistics() const { return hub_.statistics(); }
   [[nodiscard]] return_counts returns() const noexcept { return hub_.returns(); }
   [[nodiscard]] std::uint64_t freeing_bytes() const noexcept { return hub_.freeing_bytes(); }
-  [[nodiscard]] std::optional<keeper_health::state> keeper() const noexcept {
+  [[nodiscard]] std::optional<succession::keeper_health::state> keeper() const noexcept {
     return health_ ? std::optional(health_->now()) : std::nullopt;
   }
 
@@ -318,7 +319,7 @@ class server::impl final : public outbox {
     log_.guarded([&] {
       catch_up_.after(recorder_.retry_pause(), [this] {
         if (recorder_.is_behind()) {
-          const recorder::step named(recorder_, {step_kind::catch_up, 0});
+          const succession::recorder::step named(recorder_, {succession::step_kind::catch_up, 0});
           hub_.catch_up();
         }
       });
@@ -334,16 +335,20 @@ class server::impl final : public outbox {
     sender_.lose_event(connection_of(session), subscription);
   }
 
-  void fence_of(session& session, fence kind, kept_fd pidfd, kept_fd life) override {
+  void fence_of(session& session,
+                fence kind,
+                succession::kept_fd pidfd,
+                succession::kept_fd life) override {
     session_ender_.set_fence(connection_of(session), kind, std::move(pidfd), std::move(life));
   }
 
-  [[nodiscard]] kept_fd open_event_lane(session& session) override {
+  [[nodiscard]] succession::kept_fd open_event_lane(session& session) override {
     connection& to = connection_of(session);
     try {
       to.prepare_events();  // done by the receiver, unless that has failed
-    } catch (const keeper_busy&) {
-      throw keeper_is_behind();  // Hello's descriptors are taken: it cannot be received again
+    } catch (const succession::keeper_busy&) {
+      throw succession::keeper_is_behind();  // Hello's descriptors are taken: it cannot be received
+                                             // again
     }
     auto pair = std::move(*to.next_events);
     to.next_events.reset();
@@ -400,7 +405,8 @@ class server::impl final : public outbox {
   void give_tables() {
     recorder_.commit();
     hub_.for_each_session([this](session& each) {
-      const recorder::step named(recorder_, {step_kind::replies, each.number});
+      const succession::recorder::step named(recorder_,
+                                             {succession::step_kind::replies, each.number});
       sender_.flush_table(connection_of(each));
     });
   }
@@ -425,7 +431,7 @@ class server::impl final : public outbox {
     const auto left =
         std::chrono::ceil<milliseconds>(ledger_->last_return() - std::chrono::steady_clock::now());
     give_up_.after(std::max(left, milliseconds(0)), [this] {
-      const recorder::step named(recorder_, {step_kind::returns, 0});
+      const succession::recorder::step named(recorder_, {succession::step_kind::returns, 0});
       hub_.end_returns();
     });
   }
@@ -510,12 +516,12 @@ class server::impl final : public outbox {
             from_ ? &from_->state : nullptr};
   }
 
-  [[nodiscard]] segment_ledger::config ledger_of(succession& succession) const {
-    return {succession.ledger_path,
+  [[nodiscard]] succession::segment_ledger::config ledger_of(successor_options& successors) const {
+    return {successors.ledger_path,
             options_.domain,
-            std::move(succession.code),
+            std::move(successors.code),
             from_ ? std::nullopt : std::optional(first_generation_),
-            succession.return_time};
+            successors.return_time};
   }
 
   [[nodiscard]] core::limits limits() const {
@@ -534,14 +540,14 @@ class server::impl final : public outbox {
 
   // ---- a predecessor and a successor ----
 
-  [[nodiscard]] static transport::listener inherited_listener(takeover_state& state) {
+  [[nodiscard]] static transport::listener inherited_listener(succession::takeover_state& state) {
     return {state.broker.socket_path,
             state.take(state.broker.lock).file,
             state.take(state.broker.listener).file,
             {state.broker.socket_device, state.broker.socket_inode}};
   }
 
-  [[nodiscard]] recorder make_recorder(const std::string& short_name) {
+  [[nodiscard]] succession::recorder make_recorder(const std::string& short_name) {
     auto store = keeper::descriptor_store::from_environment();
     if (!store) {
       throw error(errc::invalid_argument,
@@ -555,7 +561,7 @@ class server::impl final : public outbox {
       known = from_->stored;
       known.push_back(from_->last_freed());
     }
-    descriptor_shelf shelf(std::move(*store), short_name, known);
+    succession::descriptor_shelf shelf(std::move(*store), short_name, known);
     if (from_) {
       ++from_->log.notes().failed_starts;                // until `end_continuing`
       if (std::exchange(from_->broker.table, 0) != 0) {  // of an earlier version; not taken
@@ -606,23 +612,27 @@ class server::impl final : public outbox {
     }
     try {
       if (member.may_flush()) {
-        const recorder::step named(recorder_, {step_kind::replies, member.number});
+        const succession::recorder::step named(recorder_,
+                                               {succession::step_kind::replies, member.number});
         sender_.flush(member);
       } else if (member.may_go_on()) {
-        const recorder::step named(recorder_, {step_kind::open_rest, member.number});
+        const succession::recorder::step named(recorder_,
+                                               {succession::step_kind::open_rest, member.number});
         hub_.resume(member);
       } else if (member.last_packets) {
-        const recorder::step named(recorder_, {step_kind::end, member.number});
+        const succession::recorder::step named(recorder_,
+                                               {succession::step_kind::end, member.number});
         receiver_.read_last(member);
       } else if (hub_.has_many_events() && (member.may_read_events() || member.may_read())) {
-        const recorder::step named(recorder_, {step_kind::work, 0});
+        const succession::recorder::step named(recorder_, {succession::step_kind::work, 0});
         hub_.send_events();
       } else if (member.may_read_events()) {
         receiver_.read_one(*member.events);
       } else if (member.may_read()) {
         receiver_.read_one(member.requests);
       } else if (member.is_over()) {
-        const recorder::step named(recorder_, {step_kind::end, member.number});
+        const succession::recorder::step named(recorder_,
+                                               {succession::step_kind::end, member.number});
         session_ender_.close(member);
       }
     } catch (const std::exception& why) {
@@ -639,27 +649,27 @@ class server::impl final : public outbox {
   member_log log_;
   bool is_resumable_;
   gpushm::generation first_generation_;
-  std::optional<takeover_state> from_;  ///< while this object is constructed
+  std::optional<succession::takeover_state> from_;  ///< while this object is constructed
   transport::listener listener_;
   mutable std::mutex bound_mutex_;  ///< for the identity of the listener's file
-  state_table_file table_;
+  succession::state_table_file table_;
   /// If this has a successor. Before `recorder_`: who continues this start must not take the list
   /// for that of the start before.
-  std::optional<segment_ledger> ledger_;
-  recorder recorder_;
+  std::optional<succession::segment_ledger> ledger_;
+  succession::recorder recorder_;
   /// A start that succeeds, or that ends with an exception, is none that has ended the process.
   class end_of_start {
    public:
-    explicit end_of_start(recorder& recorder) : of_(recorder) {}
+    explicit end_of_start(succession::recorder& records) : records_(records) {}
     end_of_start(const end_of_start&) = delete;
     end_of_start& operator=(const end_of_start&) = delete;
-    ~end_of_start() { of_.end_continuing(); }
+    ~end_of_start() { records_.end_continuing(); }
 
    private:
-    recorder& of_;
+    succession::recorder& records_;
   };
   std::optional<end_of_start> starting_{std::in_place, recorder_};
-  const std::shared_ptr<const keeper_health> health_;
+  const std::shared_ptr<const succession::keeper_health> health_;
   std::shared_ptr<closer> closer_;
   descriptor_receiver descriptor_receiver_;
   asio::io_context io_{1};  // declared before the members that keep connections
@@ -686,7 +696,7 @@ class server::impl final : public outbox {
 
 server::server(const broker_options& options,
                std::shared_ptr<core::process_budget> shared,
-               std::optional<succession> successors)
+               std::optional<successor_options> successors)
     : impl_(std::make_unique<impl>(options, std::move(shared), std::move(successors))) {}
 server::~server() = default;
 void server::run(void (*ready)(void*), void* context) {
@@ -721,7 +731,7 @@ return_counts server::returns() const noexcept {
 std::uint64_t server::freeing_bytes() const noexcept {
   return impl_->freeing_bytes();
 }
-std::optional<keeper_health::state> server::keeper() const noexcept {
+std::optional<succession::keeper_health::state> server::keeper() const noexcept {
   return impl_->keeper();
 }
 const gpushm::epoch& server::epoch() const noexcept {

@@ -16,15 +16,15 @@
 namespace gpushm::broker_detail {
 
 /// For a broker that a successor can continue: its keeper is the one that $NOTIFY_SOCKET names.
-struct succession {
-  std::string short_name;              ///< of the domain, in the keeper
-  std::optional<takeover_state> from;  ///< nothing: there is nothing to continue
+struct successor_options {
+  std::string short_name;                          ///< of the domain, in the keeper
+  std::optional<succession::takeover_state> from;  ///< nothing: there is nothing to continue
   /// If there is nothing: larger than those of every earlier segment, or a reference to one that
   /// was lost would be one to a segment that is created later.
   gpushm::generation first_generation = 1;
-  std::string ledger_path;  ///< of the domain's `segment_ledger`
-  authenticator code;       ///< for it
-  std::chrono::milliseconds return_time = segment_ledger::default_return_time;
+  std::string ledger_path;         ///< of the domain's `segment_ledger`
+  succession::authenticator code;  ///< for it
+  std::chrono::milliseconds return_time = succession::segment_ledger::default_return_time;
 };
 
 class hub;
@@ -40,7 +40,7 @@ class server {
   /// invalid_argument, system_error.
   server(const broker_options& options,
          std::shared_ptr<core::process_budget> shared,
-         std::optional<succession> successors = {});
+         std::optional<successor_options> successors = {});
   server(const server&) = delete;
   server& operator=(const server&) = delete;
   ~server();
@@ -73,7 +73,7 @@ class server {
   /// The bytes of removed segments whose memory is not free yet. Thread-safe.
   [[nodiscard]] std::uint64_t freeing_bytes() const noexcept;
   /// Nullopt if it has no keeper. Thread-safe.
-  [[nodiscard]] std::optional<keeper_health::state> keeper() const noexcept;
+  [[nodiscard]] std::optional<succession::keeper_health::state> keeper() const noexcept;
 
  private:
   class impl;

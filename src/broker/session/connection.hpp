@@ -25,7 +25,10 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   using clock = std::chrono::steady_clock;
 
   /// `records` must outlive it.
-  connection(asio::io_context& io, core::session_id id, kept_fd connected, recorder& records)
+  connection(asio::io_context& io,
+             core::session_id id,
+             succession::kept_fd connected,
+             succession::recorder& records)
       : session(id),
         requests(io, *this, lane_kind::requests, std::move(connected)),
         recorded_in(records) {}
@@ -103,8 +106,8 @@ struct connection final : session, std::enable_shared_from_this<connection> {
   lane requests;
   std::optional<lane> events;  ///< set by Hello
   /// The broker's and the client's end of it, before that.
-  std::optional<std::pair<kept_fd, kept_fd>> next_events;
-  recorder& recorded_in;
+  std::optional<std::pair<succession::kept_fd, succession::kept_fd>> next_events;
+  succession::recorder& recorded_in;
   // In the keeper.
   records::descriptor_id process_id = 0;
   records::descriptor_id life_id = 0;

@@ -5,8 +5,11 @@
 
 namespace gpushm::broker_detail {
 
-hub_driver::hub_driver(
-    asio::io_context& io, hub& driven, turn_loop& loop, member_log& log, recorder& records)
+hub_driver::hub_driver(asio::io_context& io,
+                       hub& driven,
+                       turn_loop& loop,
+                       member_log& log,
+                       succession::recorder& records)
     : hub_(driven),
       loop_(loop),
       log_(log),
@@ -25,7 +28,7 @@ void hub_driver::schedule() {
 
 void hub_driver::work() {
   {
-    const recorder::step named(recorder_, {step_kind::work, 0});
+    const succession::recorder::step named(recorder_, {succession::step_kind::work, 0});
     log_.guarded([&] { hub_.work(); });
   }
   if (hub_.has_work()) {
@@ -45,7 +48,7 @@ void hub_driver::arm_deadline() {
     }
     armed_for_.reset();
     {
-      const recorder::step named(recorder_, {step_kind::deadlines, 0});
+      const succession::recorder::step named(recorder_, {succession::step_kind::deadlines, 0});
       log_.guarded([&] { hub_.tick(std::chrono::steady_clock::now()); });
     }
     schedule();

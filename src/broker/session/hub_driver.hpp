@@ -17,8 +17,11 @@ namespace gpushm::broker_detail {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe. Runs on the broker's strand.
 class hub_driver {
  public:
-  hub_driver(
-      asio::io_context& io, hub& driven, turn_loop& loop, member_log& log, recorder& records);
+  hub_driver(asio::io_context& io,
+             hub& driven,
+             turn_loop& loop,
+             member_log& log,
+             succession::recorder& records);
   hub_driver(const hub_driver&) = delete;
   hub_driver& operator=(const hub_driver&) = delete;
   ~hub_driver() = default;
@@ -34,7 +37,7 @@ class hub_driver {
   hub& hub_;
   turn_loop& loop_;
   member_log& log_;
-  recorder& recorder_;
+  succession::recorder& recorder_;
   turn_loop::job work_;
   asio::steady_timer timer_;
   std::optional<core::time_point> armed_for_;

@@ -22,7 +22,7 @@ struct connection;
 struct lane {
   using clock = std::chrono::steady_clock;
 
-  lane(asio::io_context& io, connection& owner, lane_kind lane_kind, kept_fd connected)
+  lane(asio::io_context& io, connection& owner, lane_kind lane_kind, succession::kept_fd connected)
       : of(owner), kind(lane_kind), socket(std::move(connected)), events(io) {
     if (socket) {  // empty: closed before a restart
       events.assign(socket.get());
@@ -37,7 +37,7 @@ struct lane {
   }
 
   /// Releases the socket from the event loop.
-  [[nodiscard]] kept_fd take_socket() {
+  [[nodiscard]] succession::kept_fd take_socket() {
     events.release();
     return std::move(socket);
   }
@@ -46,7 +46,7 @@ struct lane {
 
   connection& of;
   const lane_kind kind;
-  kept_fd socket;
+  succession::kept_fd socket;
   asio::posix::stream_descriptor events;  ///< does not own `socket`
 
   prepared queue;

@@ -25,8 +25,8 @@ std::string text_of(const connection& connection) {
 }  // namespace
 
 void member_log::write(std::string_view text) {
-  const line_limit::verdict verdict = limit_.next(line_limit::clock::now());
-  report_suppressed(verdict.suppressed);
+  const succession::line_limit::verdict verdict = limit_.next(succession::line_limit::clock::now());
+  succession::report_suppressed(verdict.suppressed);
   if (verdict.may_write) {
     base::log(log_level::warning, text);
   }

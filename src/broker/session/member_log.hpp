@@ -44,7 +44,7 @@ class member_log {
 
  private:
   std::string domain_;
-  line_limit limit_;
+  succession::line_limit limit_;
 };
 
 }  // namespace gpushm::broker_detail

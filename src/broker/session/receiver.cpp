@@ -42,7 +42,7 @@ receiver::receiver(asio::io_context& io,
                    sender& replies,
                    connection_ender& ender,
                    member_log& log,
-                   recorder& records)
+                   succession::recorder& records)
     : hub_(sessions),
       descriptor_receiver_(descriptors),
       loop_(loop),
@@ -88,9 +88,10 @@ void receiver::watch(lane& lane) {
 
 void receiver::read_one(lane& lane) {
   connection& from = lane.of;
-  const step_kind kind =
-      lane.kind == lane_kind::events ? step_kind::receive_event : step_kind::receive;
-  const recorder::step named(recorder_, {kind, from.number});
+  const succession::step_kind kind = lane.kind == lane_kind::events
+                                         ? succession::step_kind::receive_event
+                                         : succession::step_kind::receive;
+  const succession::recorder::step named(recorder_, {kind, from.number});
   if (!remove_handled(lane)) {
     return;
   }
@@ -147,7 +148,7 @@ bool receiver::is_event_lane_ready(connection& connection) {
   try {
     connection.prepare_events();
     return true;
-  } catch (const keeper_busy&) {
+  } catch (const succession::keeper_busy&) {
     return false;
   } catch (const error&) {
     return true;
@@ -163,7 +164,8 @@ void receiver::wait_for_keeper(lane& lane) {
 
 /// A packet without descriptors, the first one in the socket.
 void receiver::handle(lane& lane, const transport::peeked& peeked) {
-  const recorder::step handled(recorder_, {step_kind::request, lane.of.number});
+  const succession::recorder::step handled(recorder_,
+                                           {succession::step_kind::request, lane.of.number});
   begin_handling(lane);
   if (hub_.receive(lane.of, peeked.packet, {}, clock::now(), 0, lane.kind)) {
     finish_handling(lane);
@@ -224,7 +226,7 @@ void receiver::start() {
 
 void receiver::take(std::unique_ptr<received_packet> whole) {
   const std::shared_ptr<received_packet> got = std::move(whole);
-  const recorder::step named(recorder_, {step_kind::watch, got->session});
+  const succession::recorder::step named(recorder_, {succession::step_kind::watch, got->session});
   if (got->closed != 0) {
     ender_.socket_closed(got->closed);
     return;
@@ -255,7 +257,8 @@ void receiver::take(std::unique_ptr<received_packet> whole) {
 void receiver::take(lane& lane, const std::shared_ptr<received_packet>& packet) {
   connection& from = lane.of;
   lane.peeked = packet;
-  const recorder::step handled(recorder_, {step_kind::request, from.number});
+  const succession::recorder::step handled(recorder_,
+                                           {succession::step_kind::request, from.number});
   switch (packet->status) {
     case transport::receive_status::would_block:  // its job was lost: retry soon
       lane.readable = false;

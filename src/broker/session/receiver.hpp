@@ -40,7 +40,7 @@ class receiver {
            sender& replies,
            connection_ender& ender,
            member_log& log,
-           recorder& records);
+           succession::recorder& records);
   receiver(const receiver&) = delete;
   receiver& operator=(const receiver&) = delete;
   ~receiver() { receiver_events_.release(); }
@@ -76,7 +76,7 @@ class receiver {
   sender& sender_;
   connection_ender& ender_;
   member_log& log_;
-  recorder& recorder_;
+  succession::recorder& recorder_;
   std::uint64_t received_ = 0;
   asio::posix::stream_descriptor receiver_events_;  ///< does not own the descriptor
   std::array<std::byte, wire::max_packet_bytes> buffer_{};

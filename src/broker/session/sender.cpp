@@ -82,7 +82,7 @@ sender::sender(turn_loop& loop,
                retry_poll& poll,
                connection_ender& ender,
                member_log& log,
-               recorder& records,
+               succession::recorder& records,
                std::uint32_t max_inflight_descriptors,
                std::shared_ptr<inflight_budget> inflight)
     : loop_(loop),
@@ -222,7 +222,7 @@ void sender::record(const lane& lane, outgoing& packet, std::uint64_t place) noe
   } catch (const std::bad_alloc&) {
     recorder_.fall_behind();
   } catch (const error& why) {  // cannot be encoded, and so not be sent either
-    log_about_members(log_level::error, why.what());
+    succession::log_about_members(log_level::error, why.what());
   }
 }
 

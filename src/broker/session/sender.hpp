@@ -30,7 +30,7 @@ class sender {
          retry_poll& poll,
          connection_ender& ender,
          member_log& log,
-         recorder& records,
+         succession::recorder& records,
          std::uint32_t max_inflight_descriptors,
          std::shared_ptr<inflight_budget> inflight = std::make_shared<inflight_budget>());
   sender(const sender&) = delete;
@@ -82,7 +82,7 @@ class sender {
   retry_poll& poll_;
   connection_ender& ender_;
   member_log& log_;
-  recorder& recorder_;
+  succession::recorder& recorder_;
   std::uint32_t max_inflight_descriptors_;
   std::shared_ptr<inflight_budget> inflight_;
   std::vector<std::shared_ptr<connection>> with_replies_;  ///< queued since the last `deliver`

@@ -32,7 +32,7 @@ session_ender::session_ender(asio::io_context& io,
                              turn_loop& loop,
                              descriptor_receiver& descriptors,
                              member_log& log,
-                             recorder& records,
+                             succession::recorder& records,
                              std::chrono::milliseconds fence_delay)
     : io_(io),
       hub_(sessions),
@@ -53,13 +53,17 @@ void session_ender::track(connection& created) {
 void session_ender::watch_process(connection& connection) {
   connection.process.wait([this, weak = connection.weak_from_this()] {
     if (const auto died = weak.lock(); died && !died->closed) {
-      const recorder::step named(recorder_, {step_kind::watch, died->number});
+      const succession::recorder::step named(recorder_,
+                                             {succession::step_kind::watch, died->number});
       process_died(*died);
     }
   });
 }
 
-void session_ender::set_fence(connection& connection, fence kind, kept_fd pidfd, kept_fd life) {
+void session_ender::set_fence(connection& connection,
+                              fence kind,
+                              succession::kept_fd pidfd,
+                              succession::kept_fd life) {
   connection.fence = kind;
   connection.life_id = life.id;
   connection.life = end_watch(io_, std::move(life.file));
@@ -81,7 +85,8 @@ void session_ender::process_died(connection& connection) {
   loop_.request_turn(connection);
 }
 
-void session_ender::close_socket(const core::principal& principal, kept_fd socket) noexcept {
+void session_ender::close_socket(const core::principal& principal,
+                                 succession::kept_fd socket) noexcept {
   closing_.close(principal, std::move(socket));
 }
 
@@ -101,7 +106,7 @@ void session_ender::close(connection& gone) {
   if (gone.closed) {
     return;
   }
-  const recorder::step named(recorder_, {step_kind::end, gone.number});
+  const succession::recorder::step named(recorder_, {succession::step_kind::end, gone.number});
   log_.guarded([&] { mute_siblings(gone); });
   post_end(gone);
   // Nothing from here on may fail, or the session would not end.
@@ -110,8 +115,9 @@ void session_ender::close(connection& gone) {
     discard_queue(each);
     if (std::exchange(each.is_put_off, false)) {
       const auto& left = std::static_pointer_cast<received_packet>(each.peeked)->descriptors;
-      std::for_each(
-          left.begin(), left.end(), [&](const kept_fd& file) { recorder_.forget(file.id); });
+      std::for_each(left.begin(), left.end(), [&](const succession::kept_fd& file) {
+        recorder_.forget(file.id);
+      });
     }
     each.peeked.reset();
   });
@@ -157,7 +163,7 @@ void session_ender::drop(connection& gone, std::string_view why) noexcept {
 /// Ends the session's leases now, or once its process can no longer write.
 void session_ender::end_session(connection& gone) {
   const core::session_id number = gone.number;
-  const recorder::step named(recorder_, {step_kind::end, number});
+  const succession::recorder::step named(recorder_, {succession::step_kind::end, number});
   if (hub_.stop_some(gone)) {
     try {
       post_end(gone);
@@ -185,11 +191,12 @@ void session_ender::watch_fence(connection& gone) noexcept {
       gone.ending = std::make_unique<fence_watch>(
           io_, gone.fence, std::move(gone.process), std::move(gone.life), fence_delay_);
     }
-    gone.ending->wait([this, number] { fence_reached(number); },
-                      [this, number](fence_wait wait) {
-                        const recorder::step named(recorder_, {step_kind::watch, number});
-                        hub_.set_fence_wait(number, wait);
-                      });
+    gone.ending->wait(
+        [this, number] { fence_reached(number); },
+        [this, number](fence_wait wait) {
+          const succession::recorder::step named(recorder_, {succession::step_kind::watch, number});
+          hub_.set_fence_wait(number, wait);
+        });
     unwatched_ -= std::exchange(gone.is_unwatched, false) ? 1U : 0U;
   } catch (const std::bad_alloc&) {
     unwatched_ += std::exchange(gone.is_unwatched, true) ? 0U : 1U;
@@ -232,7 +239,7 @@ void session_ender::arm_retry() {
 
 void session_ender::fence_reached(core::session_id number) {
   {
-    const recorder::step named(recorder_, {step_kind::fence, number});
+    const succession::recorder::step named(recorder_, {succession::step_kind::fence, number});
     log_.guarded([&] { hub_.hang_up(number); });
   }
   driver_.schedule();

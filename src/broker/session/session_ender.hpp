@@ -34,7 +34,7 @@ class session_ender final : public connection_ender {
                 turn_loop& loop,
                 descriptor_receiver& descriptors,
                 member_log& log,
-                recorder& records,
+                succession::recorder& records,
                 std::chrono::milliseconds fence_delay);
 
   /// Before the first session ends, and after a handler has thrown for lack of memory.
@@ -44,7 +44,10 @@ class session_ender final : public connection_ender {
   /// Handles the end of `connection.process`.
   void watch_process(connection& connection);
   /// Sets the client's fence. Either both descriptors are empty or neither is.
-  void set_fence(connection& connection, fence kind, kept_fd pidfd, kept_fd life);
+  void set_fence(connection& connection,
+                 fence kind,
+                 succession::kept_fd pidfd,
+                 succession::kept_fd life);
   /// For a connection that the predecessor had closed: continues to wait for its fence. Does not
   /// end it within this call.
   void restore_closed(connection& gone);
@@ -55,7 +58,7 @@ class session_ender final : public connection_ender {
   void drop(connection& gone, std::string_view why) noexcept;
   /// Closes a socket of no session without blocking the broker: unread packets may contain
   /// descriptors whose close blocks. `principal`: the principal whose packets wait if it does.
-  void close_socket(const core::principal& principal, kept_fd socket) noexcept;
+  void close_socket(const core::principal& principal, succession::kept_fd socket) noexcept;
 
  private:
   [[nodiscard]] core::charges charges_of(const lane& closing) noexcept;
@@ -73,7 +76,7 @@ class session_ender final : public connection_ender {
   hub_driver& driver_;
   turn_loop& loop_;
   member_log& log_;
-  recorder& recorder_;
+  succession::recorder& recorder_;
   std::chrono::milliseconds fence_delay_;
   closing_sockets closing_;
   std::unordered_multimap<std::int32_t, connection*> by_pid_;  ///< open connections

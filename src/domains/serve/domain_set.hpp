@@ -42,7 +42,7 @@ struct domain_set_options {
   std::string quota_file = {};
   bool accept_fake_chunks = false;
   /// How long a domain takes back what was lost with the last process and its keeper.
-  std::chrono::milliseconds return_time = broker_detail::segment_ledger::default_return_time;
+  std::chrono::milliseconds return_time = succession::segment_ledger::default_return_time;
   /// Interval of checking sockets and of retrying domains that could not be served.
   std::chrono::milliseconds check_interval{5'000};
   /// Timeout for a broker to stop, and for another call that opens or closes a domain.
@@ -61,7 +61,7 @@ struct deleter_unless_continued {
 using hosted_broker = std::unique_ptr<broker_detail::running_server, deleter_unless_continued>;
 
 /// The domains of the last process, by their short names in the keeper (`take_predecessor`).
-using predecessor = std::map<std::string, broker_detail::takeover_state>;
+using predecessor = std::map<std::string, succession::takeover_state>;
 
 /// The brokers of this node, one per domain. A domain's directory is `<run_dir>/d/<domain>`; any
 /// process that has it mounted can connect under any uid, so `<run_dir>/d` is accessible only to
@@ -164,7 +164,7 @@ class domain_set {
   /// Creates the directory and starts the broker. Called without the mutex.
   [[nodiscard]] hosted_broker start(const std::string& domain);
   [[nodiscard]] hosted_broker start(const std::string& domain,
-                                    std::optional<broker_detail::succession> successors);
+                                    std::optional<broker_detail::successor_options> successors);
   void read_kept_quotas();
   void read_quota_file();
   void replace_quotas(const std::string& text, const std::string& source);
@@ -194,7 +194,7 @@ class domain_set {
   const std::shared_ptr<core::process_budget> budget_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   const bool has_keeper_;
-  broker_detail::authenticator code_;  ///< if it has a keeper
+  succession::authenticator code_;  ///< if it has a keeper
   std::atomic<std::uint64_t> next_short_name_ = 1;
   std::mutex starts_mutex_;  // for the file of `next_first_generation`
   /// Brokers wait for it; shared with their threads, which may outlive this object.

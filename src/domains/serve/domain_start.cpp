@@ -43,7 +43,7 @@ struct continued_counts {
   }
 };
 
-continued_counts counts_of(const broker_detail::takeover_state& state) {
+continued_counts counts_of(const succession::takeover_state& state) {
   continued_counts result;
   result.domains = 1;
   result.segments = static_cast<std::uint64_t>(
@@ -81,7 +81,7 @@ hosted_broker domain_set::start(const std::string& domain) {
   return base::retry_while_in_use(locked_until_, [&] {
     return start(
         domain,
-        broker_detail::succession{
+        broker_detail::successor_options{
             short_name, std::nullopt, first, ledger_path_of(domain), code_, options_.return_time});
   });
 }
@@ -112,7 +112,7 @@ gpushm::generation domain_set::next_first_generation() {
 }
 
 hosted_broker domain_set::start(const std::string& domain,
-                                std::optional<broker_detail::succession> successors) {
+                                std::optional<broker_detail::successor_options> successors) {
   create_directory(directory_of(domain), public_mode);
   broker_options options;
   options.socket_path = directory_of(domain) + "/socket";
@@ -161,7 +161,7 @@ void domain_set::continue_all(predecessor& before) {
       }
       hosted_broker serving = start(
           domain,
-          broker_detail::succession{
+          broker_detail::successor_options{
               short_name, std::move(from), 1, ledger_path_of(domain), code_, options_.return_time});
       open_[domain].serving = std::move(serving);
       continued += counts;
@@ -176,7 +176,7 @@ void domain_set::continue_all(predecessor& before) {
           fmt::format(
               "domain {} cannot be continued, its clients connect again: {}", domain, why.what()));
       if (auto store = keeper::descriptor_store::from_environment()) {
-        broker_detail::descriptor_shelf(std::move(*store), short_name, numbers).end(journal);
+        succession::descriptor_shelf(std::move(*store), short_name, numbers).end(journal);
       }
     }
   }

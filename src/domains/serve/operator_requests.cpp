@@ -29,8 +29,8 @@ namespace {
 /// Nodes of one reply, besides the domain: those that use the most.
 constexpr std::size_t max_usage_nodes = 32;
 
-keeper_state state_of(std::optional<broker_detail::keeper_health::state> keeper) {
-  using state = broker_detail::keeper_health::state;
+keeper_state state_of(std::optional<succession::keeper_health::state> keeper) {
+  using state = succession::keeper_health::state;
   switch (keeper.value_or(state::reads)) {
     case state::reads:
       return keeper ? keeper_state::reads : keeper_state::unknown;

@@ -15,21 +15,22 @@ namespace gpushm::domains {
 
 namespace {
 
-using broker_detail::descriptor_shelf;
-using broker_detail::takeover_state;
+using succession::descriptor_shelf;
+using succession::takeover_state;
 
 constexpr std::chrono::milliseconds keeper_timeout{5'000};
 
 }  // namespace
 
-std::map<std::string, takeover_state> take_predecessor(keeper::descriptor_store& store) {
+std::map<std::string, succession::takeover_state> take_predecessor(
+    keeper::descriptor_store& store) {
   auto inherited = keeper::take_inherited_descriptors();
   std::vector<std::string> names(inherited.size());
   std::transform(inherited.begin(), inherited.end(), names.begin(), [](const auto& each) {
     return each.name;
   });
-  std::map<std::string, takeover_state> result;
-  auto inheritances = broker_detail::read_takeover_states(std::move(inherited));
+  std::map<std::string, succession::takeover_state> result;
+  auto inheritances = succession::read_takeover_states(std::move(inherited));
   for (auto& [short_name, inheritance] : inheritances) {
     if (inheritance) {
       result.emplace(short_name, std::move(*inheritance));
@@ -37,7 +38,7 @@ std::map<std::string, takeover_state> take_predecessor(keeper::descriptor_store&
   }
   std::set<std::string> lost;
   for (const std::string& name : names) {
-    const auto label = descriptor_shelf::parse(name);
+    const auto label = succession::descriptor_shelf::parse(name);
     if (!label || result.count(label->domain) == 0) {
       lost.insert(label ? label->domain : name);
       store.remove(name, keeper_timeout);

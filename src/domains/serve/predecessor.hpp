@@ -13,7 +13,7 @@ namespace gpushm::domains {
 /// cannot be continued is removed from `store`: first of all, the locks of sockets. Call once,
 /// before threads exist. Blocks for seconds at most. Throws `error`: timed_out if the keeper does
 /// not answer.
-[[nodiscard]] std::map<std::string, broker_detail::takeover_state> take_predecessor(
+[[nodiscard]] std::map<std::string, succession::takeover_state> take_predecessor(
     keeper::descriptor_store& store);
 
 }  // namespace gpushm::domains

@@ -63,7 +63,7 @@ key read_key(const std::string& path) {
 
 }  // namespace
 
-broker_detail::authenticator authenticator_of(const std::string& path) {
+succession::authenticator authenticator_of(const std::string& path) {
   if (::sodium_init() == -1) {
     throw error(errc::system_error,
                 operation,

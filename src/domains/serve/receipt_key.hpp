@@ -11,6 +11,6 @@ namespace gpushm::domains {
 /// does not exist: 32 random bytes, mode 0600. Without the file, what earlier brokers have issued
 /// is no longer valid. Throws `error`: invalid_argument (it is not such a file, or another user can
 /// read it), system_error.
-[[nodiscard]] broker_detail::authenticator authenticator_of(const std::string& path);
+[[nodiscard]] succession::authenticator authenticator_of(const std::string& path);
 
 }  // namespace gpushm::domains

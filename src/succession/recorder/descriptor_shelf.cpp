@@ -16,7 +16,7 @@
 #include "base/process/deadline.hpp"
 #include "succession/recorder/limited_log.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 namespace {
 
@@ -328,4 +328,4 @@ void retry_with_keeper(const std::function<void()>& attempt,
   }
 }
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

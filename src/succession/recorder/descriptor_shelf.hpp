@@ -15,7 +15,7 @@
 #include "succession/recorder/keeper_health.hpp"
 #include "succession/records/records.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 /// The descriptors of one domain in the keeper. Each has a number that is never used again. A
 /// thread with a descriptor table of its own needs an object of its own (`another`).
@@ -104,4 +104,4 @@ class descriptor_shelf {
 void retry_with_keeper(const std::function<void()>& attempt,
                        const std::function<bool()>& gives_up) noexcept;
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

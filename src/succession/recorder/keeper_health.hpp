@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 /// What the last notifications of a domain say about its keeper.
 ///
@@ -57,4 +57,4 @@ class keeper_health {
   std::atomic<clock::rep> full_since_ = 0;     ///< 0: never
 };
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

@@ -8,7 +8,7 @@
 #include "base/files/guarded_fd.hpp"
 #include "succession/records/records.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 /// A descriptor, and its number in the keeper; 0: the keeper does not have it.
 struct kept_fd {
@@ -28,4 +28,4 @@ struct kept_fd {
   return {std::make_move_iterator(files.begin()), std::make_move_iterator(files.end())};
 }
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

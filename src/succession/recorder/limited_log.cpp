@@ -7,7 +7,7 @@
 
 #include "base/report/log.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 void report_suppressed(std::uint64_t lines) {
   if (lines != 0) {
@@ -36,4 +36,4 @@ void log_about_broker(log_level level, std::string_view text) noexcept {
   base::log(level, text);
 }
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

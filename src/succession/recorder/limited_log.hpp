@@ -8,7 +8,7 @@
 
 #include "gpushm/client.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 /// Limits a log to `lines_per_second` and counts suppressed lines.
 ///
@@ -56,4 +56,4 @@ void log_about_broker(log_level level, std::string_view text) noexcept;
 /// Reports lines that a limit has suppressed, when not 0.
 void report_suppressed(std::uint64_t lines);
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

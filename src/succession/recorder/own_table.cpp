@@ -19,7 +19,7 @@
 #include "base/process/thread.hpp"
 #include "succession/recorder/limited_log.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 namespace {
 
@@ -141,4 +141,4 @@ void close_apart(std::vector<base::unique_fd> files) noexcept {
   }
 }
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

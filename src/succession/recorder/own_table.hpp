@@ -6,7 +6,7 @@
 
 #include "base/files/unique_fd.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 /// Starts a detached thread with a descriptor table of its own (CLOSE_RANGE_UNSHARE), which
 /// contains only the standard streams and copies of `kept`, under the same numbers. Closing what a
@@ -27,4 +27,4 @@ namespace gpushm::broker_detail {
 /// costs descriptors. Thread-safe.
 void close_apart(std::vector<base::unique_fd> files) noexcept;
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

@@ -10,7 +10,7 @@
 #include "base/process/thread.hpp"
 #include "succession/recorder/limited_log.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 namespace {
 
@@ -344,4 +344,4 @@ void recorder::put_off(const error* why) noexcept {
   }
 }
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

@@ -20,7 +20,7 @@
 #include "succession/recorder/step.hpp"
 #include "succession/records/records.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 /// What cannot be done at the moment has changed nothing, and can be tried again without a reply
 /// to the client, which notices nothing of it.
@@ -206,4 +206,4 @@ class recorder {
   static constexpr std::chrono::milliseconds longest_retry_pause{1'000};
 };
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

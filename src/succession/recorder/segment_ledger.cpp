@@ -18,7 +18,7 @@
 #include "base/text/size_text.hpp"
 #include "succession/recorder/limited_log.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 namespace {
 
@@ -34,7 +34,7 @@ constexpr std::size_t names_in_report = 10;
 constexpr std::size_t max_principal_bytes = 128;
 
 struct header {
-  std::uint64_t magic = broker_detail::magic;
+  std::uint64_t magic = succession::magic;
   std::array<char, 40> boot_id{};
   gpushm::generation first_generation = 0;
   std::int64_t last_return_ns = 0;  ///< of the monotonic clock
@@ -587,4 +587,4 @@ void segment_ledger::end() noexcept {
   }
 }
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

@@ -18,7 +18,7 @@
 #include "core/segment.hpp"
 #include "protocol/wire/messages.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 /// HMAC-SHA256 of the bytes, with a key that no member can read. Must not throw. Thread-safe.
 using authenticator = std::function<wire::receipt(std::span<const std::byte>)>;
@@ -170,4 +170,4 @@ class segment_ledger {
   bool has_reported_returned_ = false;
 };
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

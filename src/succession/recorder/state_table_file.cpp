@@ -14,7 +14,7 @@
 
 #include "base/files/syscall.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 namespace {
 
@@ -133,4 +133,4 @@ void state_table_file::unlock() noexcept {
   }
 }
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

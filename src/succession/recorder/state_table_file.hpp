@@ -11,7 +11,7 @@
 #include "gpushm/types.hpp"
 #include "protocol/wire/state_table.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 /// The broker's side of the state table, which no other process can write, not even a successor: it
 /// has a table of its own (docs/adr/0006). The broker never reads it.
@@ -59,4 +59,4 @@ class state_table_file {
   std::unique_ptr<owner_list> owner_list_;  ///< while locked
 };
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

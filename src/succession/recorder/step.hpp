@@ -5,7 +5,7 @@
 
 #include "core/domain.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 /// Work that can end the broker's process, if it has a fault. Stored in `journal::death_notes`:
 /// never renumber.
@@ -42,4 +42,4 @@ struct step_note {
   return note & ((std::uint64_t{1} << step_note::session_bits) - 1);
 }
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

@@ -11,7 +11,7 @@
 #include "succession/recorder/own_table.hpp"
 #include "succession/recorder/step.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 stored_files::~stored_files() {
   std::vector<base::unique_fd> left;
@@ -297,4 +297,4 @@ std::map<std::string, std::optional<takeover_state>> read_takeover_states(
   return result;
 }
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

@@ -18,7 +18,7 @@
 #include "succession/recorder/kept_fd.hpp"
 #include "succession/records/records.hpp"
 
-namespace gpushm::broker_detail {
+namespace gpushm::succession {
 
 /// In a row. With the keeper's pauses, more than a minute.
 inline constexpr std::uint32_t max_failed_starts = 30;
@@ -94,4 +94,4 @@ struct takeover_state {
 [[nodiscard]] std::map<std::string, std::optional<takeover_state>> read_takeover_states(
     std::vector<keeper::named_descriptor> inherited);
 
-}  // namespace gpushm::broker_detail
+}  // namespace gpushm::succession

@@ -11,7 +11,7 @@
 namespace gpushm_tests {
 namespace {
 
-using gpushm::kubelet::manager;
+using gpushm::device_plugin::manager;
 using gpushm_testing::admission_error;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;

@@ -10,7 +10,7 @@
 namespace gpushm_tests {
 namespace {
 
-using gpushm::kubelet::manager;
+using gpushm::device_plugin::manager;
 using gpushm_testing::count_descriptors;
 using gpushm_testing::count_threads;
 using gpushm_testing::eventually;

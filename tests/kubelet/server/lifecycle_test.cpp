@@ -13,8 +13,8 @@ namespace gpushm_tests {
 namespace {
 
 namespace fs = std::filesystem;
-using gpushm::kubelet::manager;
-using gpushm::kubelet::resource_status;
+using gpushm::device_plugin::manager;
+using gpushm::device_plugin::resource_status;
 using gpushm_testing::eventually;
 using gpushm_testing::kubelet_mode;
 using gpushm_testing::resource_view;

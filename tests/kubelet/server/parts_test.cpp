@@ -18,7 +18,7 @@ namespace {
 
 using gpushm::errc;
 using gpushm::error;
-using gpushm::kubelet::unique_socket_name;
+using gpushm::device_plugin::unique_socket_name;
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -56,7 +56,7 @@ TEST(server_socket_name, fits_into_a_socket_address) {
 
 TEST(server_status, code_shows_whether_to_retry) {
   const auto code = [](errc failure) {
-    return gpushm::kubelet::failed_call_of(
+    return gpushm::device_plugin::failed_call_of(
                std::make_exception_ptr(error(failure, "do", "it", "cannot", "")))
         .status.error_code();
   };
@@ -68,7 +68,7 @@ TEST(server_status, code_shows_whether_to_retry) {
   EXPECT_EQ(code(errc::driver_unavailable), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(code(errc::gone_or_replaced), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(code(errc::system_error), grpc::StatusCode::INTERNAL);
-  const auto failed = gpushm::kubelet::failed_call_of(
+  const auto failed = gpushm::device_plugin::failed_call_of(
       std::make_exception_ptr(error(errc::quota_exceeded, "do", "it", "cannot", "stop")));
   EXPECT_EQ(failed.outcome, "quota_exceeded");
   EXPECT_EQ(failed.status.error_message(), "do \"it\": cannot (stop)");
@@ -79,7 +79,7 @@ TEST(server_status, long_texts_are_cut_at_character_boundaries) {
   for (int time = 0; time < 2'000; ++time) {
     cause.append("é");
   }
-  const std::string text = gpushm::kubelet::failed_call_of(
+  const std::string text = gpushm::device_plugin::failed_call_of(
                                std::make_exception_ptr(error(
                                    errc::system_error, {}, {}, std::string("x").append(cause))))
                                .status.error_message();
@@ -89,7 +89,7 @@ TEST(server_status, long_texts_are_cut_at_character_boundaries) {
 
 TEST(server_messages, devices_have_a_topology_only_if_known) {
   v1beta1::ListAndWatchResponse list;
-  gpushm::kubelet::write_devices({{"a", true, {}}, {"b", false, 0}}, list);
+  gpushm::device_plugin::write_devices({{"a", true, {}}, {"b", false, 0}}, list);
   ASSERT_EQ(list.devices_size(), 2);
   EXPECT_EQ(list.devices(0).id(), "a");
   EXPECT_EQ(list.devices(0).health(), "Healthy");
@@ -108,27 +108,27 @@ TEST(server_messages, size_of_a_list_is_estimated_from_above) {
                        replica % 8});
   }
   v1beta1::ListAndWatchResponse list;
-  gpushm::kubelet::write_devices(devices, list);
+  gpushm::device_plugin::write_devices(devices, list);
   EXPECT_LE(list.ByteSizeLong(), gpushm::device_plugin::list_bytes(devices));
   EXPECT_LE(gpushm::device_plugin::list_bytes(devices), gpushm::device_plugin::max_list_bytes);
   devices = {{std::string(63, 'x'), false, -1}};
-  gpushm::kubelet::write_devices(devices, list);
+  gpushm::device_plugin::write_devices(devices, list);
   EXPECT_LE(list.ByteSizeLong(), gpushm::device_plugin::list_bytes(devices));
 }
 
 TEST(server_kubelet_socket, identity_changes_when_recreated) {
   const gpushm_testing::temp_dir scratch;
-  EXPECT_FALSE(gpushm::kubelet::socket_at(scratch / "kubelet.sock"));
-  EXPECT_FALSE(gpushm::kubelet::socket_at(scratch.path()));
-  EXPECT_TRUE(gpushm::kubelet::is_directory(scratch.path()));
+  EXPECT_FALSE(gpushm::device_plugin::socket_at(scratch / "kubelet.sock"));
+  EXPECT_FALSE(gpushm::device_plugin::socket_at(scratch.path()));
+  EXPECT_TRUE(gpushm::device_plugin::is_directory(scratch.path()));
   gpushm_testing::fake_kubelet kubelet({.directory = scratch.path()});
   kubelet.start();
-  const auto first = gpushm::kubelet::socket_at(scratch / "kubelet.sock");
+  const auto first = gpushm::device_plugin::socket_at(scratch / "kubelet.sock");
   ASSERT_TRUE(first);
-  EXPECT_EQ(gpushm::kubelet::socket_at(scratch / "kubelet.sock"), first);
+  EXPECT_EQ(gpushm::device_plugin::socket_at(scratch / "kubelet.sock"), first);
   kubelet.stop();
   kubelet.start();
-  EXPECT_NE(gpushm::kubelet::socket_at(scratch / "kubelet.sock"), first);
+  EXPECT_NE(gpushm::device_plugin::socket_at(scratch / "kubelet.sock"), first);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace gpushm_tests {
 namespace {
 
-using gpushm::kubelet::manager;
+using gpushm::device_plugin::manager;
 using gpushm_testing::eventually;
 using gpushm_testing::resource_view;
 using ::testing::IsEmpty;

@@ -13,7 +13,7 @@
 namespace gpushm_tests {
 namespace {
 
-using gpushm::kubelet::manager;
+using gpushm::device_plugin::manager;
 using gpushm_testing::child;
 using gpushm_testing::own_program;
 using gpushm_testing::scaled_timeout;

@@ -135,14 +135,14 @@ class server_test_base {
 
   [[nodiscard]] std::string directory() const { return scratch_ / "device-plugins"; }
   /// Options with a short retry interval.
-  [[nodiscard]] gpushm::kubelet::manager_options options() const {
-    gpushm::kubelet::manager_options result;
+  [[nodiscard]] gpushm::device_plugin::manager_options options() const {
+    gpushm::device_plugin::manager_options result;
     result.directory = directory();
     result.max_retry = milliseconds(400);
     return result;
   }
-  [[nodiscard]] static gpushm::kubelet::resource_status status_of(
-      const gpushm::kubelet::manager& manager, const std::string& name) {
+  [[nodiscard]] static gpushm::device_plugin::resource_status status_of(
+      const gpushm::device_plugin::manager& manager, const std::string& name) {
     for (auto& each : manager.status()) {
       if (each.name == name) {
         return each;
@@ -151,7 +151,7 @@ class server_test_base {
     return {};
   }
   template <typename Predicate>
-  [[nodiscard]] static bool eventually_status(const gpushm::kubelet::manager& manager,
+  [[nodiscard]] static bool eventually_status(const gpushm::device_plugin::manager& manager,
                                               const std::string& name,
                                               Predicate&& predicate,
                                               milliseconds timeout = seconds(20)) {

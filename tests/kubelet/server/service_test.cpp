@@ -17,8 +17,8 @@
 namespace gpushm_tests {
 namespace {
 
-using gpushm::kubelet::ending;
-using gpushm::kubelet::service;
+using gpushm::device_plugin::ending;
+using gpushm::device_plugin::service;
 using gpushm::kubelet::unix_server;
 using gpushm_testing::eventually;
 using std::chrono::seconds;

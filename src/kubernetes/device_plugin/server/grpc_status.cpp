@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -94,4 +94,4 @@ error error_of(const grpc::Status& status,
   return {code, operation, object, cause, next_step};
 }
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

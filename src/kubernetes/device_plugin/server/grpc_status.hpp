@@ -8,7 +8,7 @@
 
 #include "gpushm/error.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 /// The status of a call that failed with `failure`: the text of a `gpushm::error`, up to 2,000
 /// bytes, with a code that shows the caller whether a retry can help; INTERNAL for any other
@@ -26,4 +26,4 @@ struct failed_call {
                              std::string_view peer,
                              std::string_view next_step);
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

@@ -3,7 +3,7 @@
 
 #include <sys/stat.h>
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 std::optional<socket_identity> socket_at(const std::string& path) noexcept {
   struct stat status {};
@@ -19,4 +19,4 @@ bool is_directory(const std::string& path) noexcept {
   return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

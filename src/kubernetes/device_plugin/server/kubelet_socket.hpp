@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 /// Identity of the socket at a path, which distinguishes a recreated socket from its predecessor
 /// even if it has the same inode.
@@ -23,4 +23,4 @@ struct socket_identity {
 
 [[nodiscard]] bool is_directory(const std::string& path) noexcept;
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

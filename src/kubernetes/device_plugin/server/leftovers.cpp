@@ -10,7 +10,7 @@
 #include "base/report/log.hpp"
 #include "kubernetes/kubelet_api/unix_path.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 leftovers::leftovers(std::string directory, const std::string& prefix)
     : directory_(std::move(directory)), name_prefix_(prefix + "-") {}
@@ -27,7 +27,7 @@ std::map<std::string, socket_identity> leftovers::without_listener() const {
     }
     const std::string path = each->path().string();
     const auto identity = socket_at(path);
-    if (identity && has_no_listener(path)) {
+    if (identity && kubelet::has_no_listener(path)) {
       entries.emplace(path, *identity);
     }
   }
@@ -54,4 +54,4 @@ void leftovers::advance(clock::time_point now) {
   suspects_.clear();
 }
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

@@ -8,7 +8,7 @@
 
 #include "kubernetes/device_plugin/server/kubelet_socket.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 /// Removes the sockets that killed gpushm plugins left in a directory. No process listens on them;
 /// this is also true for a moment of a socket that is being created, so each is checked twice.
@@ -37,4 +37,4 @@ class leftovers {
   clock::time_point due_ = clock::time_point::max();
 };
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

@@ -5,7 +5,7 @@
 
 #include "kubernetes/device_plugin/server/grpc_status.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 void list_stream::update() {
   const std::lock_guard lock(mutex_);
@@ -75,4 +75,4 @@ void list_stream::OnDone() {
   delete this;  // NOLINT(cppcoreguidelines-owning-memory): a reactor owns itself
 }
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

@@ -9,7 +9,7 @@
 
 #include "kubernetes/kubelet_api/deviceplugin_v1beta1.pb.h"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 /// How a service ends its streams.
 enum class ending : std::uint8_t {
@@ -65,4 +65,4 @@ class list_stream final : public grpc::ServerWriteReactor<v1beta1::ListAndWatchR
   ending how_ = ending::immediately;
 };
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

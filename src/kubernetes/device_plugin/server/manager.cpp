@@ -21,7 +21,7 @@
 #include "kubernetes/device_plugin/server/leftovers.hpp"
 #include "kubernetes/device_plugin/server/served_resource.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -242,4 +242,4 @@ void manager::stop() {
   loop_->stop();
 }
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

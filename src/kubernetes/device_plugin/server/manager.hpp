@@ -10,7 +10,7 @@
 #include "base/report/operations.hpp"
 #include "kubernetes/device_plugin/resources/resource.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 struct manager_options {
   /// The directory of kubelet.sock, which need not exist yet. The default is the kubelet's, which
@@ -81,4 +81,4 @@ class manager {
   std::unique_ptr<loop> loop_;
 };
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

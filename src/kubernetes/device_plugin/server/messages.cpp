@@ -7,7 +7,7 @@
 
 #include "gpushm/error.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 void write_devices(const std::vector<device_plugin::device>& devices,
                    v1beta1::ListAndWatchResponse& response) {
@@ -79,4 +79,4 @@ void prefer_for_each(const device_plugin::resource& resource,
   }
 }
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

@@ -8,7 +8,7 @@
 #include "kubernetes/device_plugin/resources/resource.hpp"
 #include "kubernetes/kubelet_api/deviceplugin_v1beta1.pb.h"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 // Converts between plugin types and the kubelet's messages. Pure functions.
 
@@ -27,4 +27,4 @@ void prefer_for_each(const device_plugin::resource& resource,
                      const v1beta1::PreferredAllocationRequest& request,
                      v1beta1::PreferredAllocationResponse& response);
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

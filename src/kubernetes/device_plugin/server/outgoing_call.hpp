@@ -16,7 +16,7 @@
 
 #include "base/process/wakeup.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 /// An outgoing call in flight, to be polled for its result.
 class pending_call {
@@ -92,4 +92,4 @@ class outgoing_call final : public pending_call {
   std::shared_ptr<outcome> outcome_;
 };
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

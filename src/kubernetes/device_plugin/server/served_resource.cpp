@@ -11,7 +11,7 @@
 #include "kubernetes/device_plugin/server/grpc_status.hpp"
 #include "kubernetes/device_plugin/server/socket_name.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -161,7 +161,8 @@ void served_resource::serve(clock::time_point now, const surroundings& around) {
       fmt::format("{}/{}",
                   options_.directory,
                   unique_socket_name(options_.directory, options_.socket_prefix, name_));
-  server_ = std::make_unique<unix_server>(path, std::vector<grpc::Service*>{service_.get()});
+  server_ =
+      std::make_unique<kubelet::unix_server>(path, std::vector<grpc::Service*>{service_.get()});
   served_since_ = now;
   call_ = std::make_unique<check_call>(
       path,
@@ -344,4 +345,4 @@ resource_status served_resource::status() const {
           times_registered_};
 }
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

@@ -16,7 +16,7 @@
 #include "kubernetes/device_plugin/server/service.hpp"
 #include "kubernetes/kubelet_api/unix_server.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 /// Current state of the directory.
 struct surroundings {
@@ -79,7 +79,7 @@ class served_resource {
   std::shared_ptr<device_plugin::resource> what_;
   std::shared_ptr<std::atomic<bool>> changed_;
   std::unique_ptr<service> service_;
-  std::unique_ptr<unix_server> server_;  ///< destroyed before the service, which it calls
+  std::unique_ptr<kubelet::unix_server> server_;  ///< destroyed before the service, which it calls
   std::unique_ptr<pending_call> call_;
   phase phase_ = phase::down;
   bool ended_ = false;
@@ -96,4 +96,4 @@ class served_resource {
   std::uint64_t times_registered_ = 0;
 };
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

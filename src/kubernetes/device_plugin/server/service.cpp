@@ -8,7 +8,7 @@
 #include "kubernetes/device_plugin/server/grpc_status.hpp"
 #include "kubernetes/device_plugin/server/messages.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 namespace {
 using clock = std::chrono::steady_clock;
@@ -136,4 +136,4 @@ void service::done(list_stream& stream) noexcept {
   stream_ended_();
 }
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

@@ -13,7 +13,7 @@
 #include "kubernetes/device_plugin/server/list_stream.hpp"
 #include "kubernetes/kubelet_api/deviceplugin_v1beta1.grpc.pb.h"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 /// The kubelet's DevicePlugin service (v1beta1) for one resource: converts the resource's results
 /// to messages and its errors to statuses. A stream does not use a thread.
@@ -80,4 +80,4 @@ class service final : public v1beta1::DevicePlugin::CallbackService, private lis
   std::optional<ending> ended_;
 };
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

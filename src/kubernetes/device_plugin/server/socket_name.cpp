@@ -13,7 +13,7 @@
 #include "gpushm/error.hpp"
 #include "kubernetes/kubelet_api/unix_path.hpp"
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 namespace {
 
@@ -36,16 +36,16 @@ std::string unique_socket_name(std::string_view directory,
                                std::string_view resource) {
   const std::string end = fmt::format("-{}-{}.sock", ::getpid(), unique_number());
   const std::size_t fixed = directory.size() + 1 + prefix.size() + 1 + end.size();
-  if (fixed >= max_socket_path_bytes) {
+  if (fixed >= kubelet::max_socket_path_bytes) {
     throw error(errc::invalid_argument,
                 "serve",
                 resource,
                 fmt::format("a socket in {} would have a path of more than {} bytes",
                             directory,
-                            max_socket_path_bytes),
+                            kubelet::max_socket_path_bytes),
                 "use a directory with a shorter path");
   }
-  std::string middle(resource.substr(0, max_socket_path_bytes - fixed));
+  std::string middle(resource.substr(0, kubelet::max_socket_path_bytes - fixed));
   std::replace_if(
       middle.begin(),
       middle.end(),
@@ -56,4 +56,4 @@ std::string unique_socket_name(std::string_view directory,
   return fmt::format("{}-{}{}", prefix, middle, end);
 }
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin

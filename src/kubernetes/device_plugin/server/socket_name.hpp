@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace gpushm::kubelet {
+namespace gpushm::device_plugin {
 
 /// Returns a socket name that no other process uses or will use in `directory`:
 /// "PREFIX-RESOURCE-PID-UNIQUE.sock". The pid alone is not unique: two agents in different
@@ -14,4 +14,4 @@ namespace gpushm::kubelet {
                                              std::string_view prefix,
                                              std::string_view resource);
 
-}  // namespace gpushm::kubelet
+}  // namespace gpushm::device_plugin
