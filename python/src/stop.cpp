@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stop.hpp"
 
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <thread>
 #include <utility>
@@ -50,6 +55,72 @@ struct background_call {
   std::condition_variable changed;
   bool done = false;
   failure result;
+};
+
+/// Runs calls in a thread of their own. The thread stays for a while after a call: starting one
+/// takes up to 0.4 ms, and a process that attaches makes several calls one after another.
+/// Thread-safety: shared objects: safe. A forked child has an object of its own.
+class call_threads {
+ public:
+  /// Never destroyed: a thread may still refer to it when the process exits. Throws std::bad_alloc.
+  static call_threads& of_this_process() {
+    static std::atomic<call_threads*> current{nullptr};
+    call_threads* threads = current.load(std::memory_order_acquire);
+    if (threads == nullptr || threads->pid_ != ::getpid()) {
+      threads = std::make_unique<call_threads>().release();
+      current.store(threads, std::memory_order_release);
+    }
+    return *threads;
+  }
+
+  /// Throws std::system_error.
+  void run(std::shared_ptr<background_call> work) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (is_idle_ && !next_) {
+        next_ = std::move(work);
+        arrived_.notify_one();
+        return;
+      }
+    }
+    // The program's handlers of signals run in its own threads.
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, &before);
+    try {
+      std::thread([this, work = std::move(work)]() mutable { serve(std::move(work)); }).detach();
+    } catch (...) {
+      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw;
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+ private:
+  static constexpr std::chrono::seconds idle_time{1};
+
+  void serve(std::shared_ptr<background_call> work) {
+    ::pthread_setname_np(::pthread_self(), "gpushm-call");
+    while (work) {
+      work->run();
+      work = nullptr;
+      std::unique_lock lock(mutex_);
+      if (is_idle_) {  // another thread waits
+        return;
+      }
+      is_idle_ = true;
+      arrived_.wait_for(lock, idle_time, [this] { return next_ != nullptr; });
+      is_idle_ = false;
+      work = std::exchange(next_, nullptr);
+    }
+  }
+
+  const pid_t pid_ = ::getpid();
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  bool is_idle_ = false;  ///< a thread waits for `next_`
+  std::shared_ptr<background_call> next_;
 };
 
 }  // namespace
@@ -137,15 +208,7 @@ void run_cancellable(const stops& sources, std::function<gpushm_errc(gpushm_stop
     work->result.raise_if_any();
     return;
   }
-  std::thread thread([work] { work->run(); });
-  const auto finish = [&] {
-    const nb::gil_scoped_release released;
-    if (work->wait_for(grace)) {
-      thread.join();
-    } else {
-      thread.detach();
-    }
-  };
+  call_threads::of_this_process().run(work);
   while (true) {
     bool done = false;
     {
@@ -158,12 +221,14 @@ void run_cancellable(const stops& sources, std::function<gpushm_errc(gpushm_stop
     if (PyErr_CheckSignals() != 0) {
       nb::python_error raised;
       work->stop.request();
-      finish();
+      {
+        const nb::gil_scoped_release released;
+        work->wait_for(grace);
+      }
       throw raised;  // NOLINT(misc-throw-by-value-catch-by-reference): captured above, before other
                      // code ran
     }
   }
-  thread.join();
   work->result.raise_if_any();
 }
 

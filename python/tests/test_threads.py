@@ -98,3 +98,48 @@ def test_close_ends_the_waits_of_other_threads(broker, wait_name):
     for each in calls:
         # The latter: one that had not begun.
         assert isinstance(each.result(), (gpushm.CancelledError, gpushm.InvalidArgumentError))
+
+
+def test_calls_one_after_another_share_a_thread(start):
+    child = start("""
+        import gpushm, pathlib, sys, time
+        def name_of(task):
+            try:
+                return (task / 'comm').read_text()
+            except OSError:
+                return ''  # it has ended
+        def threads():
+            tasks = pathlib.Path('/proc/self/task').iterdir()
+            return {each.name for each in tasks if name_of(each) == 'gpushm-call\\n'}
+        client = gpushm.connect(sys.argv[1])
+        kept = client.create('t', 4096, device='host')
+        kept.publish()
+        shared = 0
+        for _ in range(50):  # a thread ends if this process stops for a second between two calls
+            client.open('t', timeout=10).close()
+            first = threads()
+            client.open('t', timeout=10).close()
+            shared += len(first) == 1 and threads() == first
+        print(shared > 0)
+        while threads():  # it ends by itself
+            time.sleep(0.05)
+        """)
+    assert child.succeed() == "True\n"
+
+
+def test_a_forked_child_has_threads_of_its_own_for_its_calls(start):
+    child = start("""
+        import gpushm, os, sys, warnings
+        warnings.simplefilter('ignore', DeprecationWarning)  # of a fork with threads, since 3.12
+        client = gpushm.connect(sys.argv[1])
+        kept = client.create('t', 4096, device='host')
+        kept.publish()
+        client.open('t', timeout=10).close()  # leaves a thread that waits for the next call
+        pid = os.fork()
+        if pid == 0:
+            with gpushm.connect(sys.argv[1]) as other:
+                print(other.open('t', timeout=10).size, flush=True)
+            os._exit(0)
+        print(os.waitpid(pid, 0)[1], flush=True)
+        """)
+    assert child.succeed() == "4096\n0\n"
