@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The test kit (scripts/dist.sh): bin/ contains every program of apps, tests and bench, lib/fake/ the shared libraries of
-# tests/support/ (fake driver libraries, opened by name at run time). Targets need not be registered; the target property
+# tests (fake driver libraries, opened by name at run time). Targets need not be registered; the target property
 # GPUSHM_NO_DIST excludes one. The target `dist-programs` builds exactly the contents of the test kit, and what is installed, of
 # which the product's tarball consists.
 include_guard(GLOBAL)
@@ -25,14 +25,13 @@ function(gpushm_dist)
     foreach(target IN LISTS targets)
       get_target_property(type ${target} TYPE)
       get_target_property(left_out ${target} GPUSHM_NO_DIST)
-      get_target_property(place ${target} SOURCE_DIR)
       if(left_out)
         continue()
       endif()
       if(type STREQUAL "EXECUTABLE")
         install(TARGETS ${target} COMPONENT dist EXCLUDE_FROM_ALL RUNTIME DESTINATION bin)
         list(APPEND packed ${target})
-      elseif("${place}" MATCHES "/tests/support/" AND type MATCHES "SHARED_LIBRARY|MODULE_LIBRARY")
+      elseif(folder STREQUAL "tests" AND type MATCHES "SHARED_LIBRARY|MODULE_LIBRARY")
         install(TARGETS ${target} COMPONENT dist EXCLUDE_FROM_ALL
                 LIBRARY DESTINATION lib/fake NAMELINK_SKIP)
         list(APPEND packed ${target})

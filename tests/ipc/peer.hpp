@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,10 +35,22 @@ inline constexpr int not_supported = 801;
 inline constexpr std::chrono::seconds limit{30};
 inline constexpr unsigned long memory_bytes = 65'536;
 
+/// A file of the build, or, in an unpacked test kit, of that kit.
+[[nodiscard]] inline std::string built_or_packed(const char* built, const std::string& packed) {
+  namespace fs = std::filesystem;
+  if (fs::exists(built)) {
+    return built;
+  }
+  return (fs::read_symlink("/proc/self/exe").parent_path() / ".." / packed)
+      .lexically_normal()
+      .string();
+}
+
 /// The preloaded library: $GPUSHM_IPC_LIBRARY (another build's), else this build's.
 [[nodiscard]] inline std::string library() {
   const char* const other = std::getenv("GPUSHM_IPC_LIBRARY");  // NOLINT(concurrency-mt-unsafe)
-  return other != nullptr ? other : GPUSHM_IPC_LIBRARY;
+  return other != nullptr ? other
+                          : built_or_packed(GPUSHM_IPC_LIBRARY, "lib/gpushm/ipc/libgpushm-ipc.so");
 }
 
 /// The arguments that start a program which reaches the driver in the given way: "linked", "dlsym",
@@ -45,7 +58,8 @@ inline constexpr unsigned long memory_bytes = 65'536;
 [[nodiscard]] inline std::vector<std::string> program_argv(const std::string& reach) {
   using gpushm_testing::own_program;
   if (reach == "python") {
-    return {"/usr/bin/python3", GPUSHM_IPC_PROGRAMS "/program.py"};
+    return {"/usr/bin/python3",
+            built_or_packed(GPUSHM_IPC_PROGRAMS "/program.py", "share/ipc/program.py")};
   }
   if (reach == "module" || reach == "deepbind") {
     return {own_program("ipc_load_module"), gpushm_testing::own_library("ipc_module.so"), reach};
