@@ -22,12 +22,6 @@ std::string some_name(script& script) {
   return {reinterpret_cast<const char*>(raw.data()), raw.size()};
 }
 
-generation some_generation(script& script, const std::vector<generation>& known) {
-  const std::uint8_t which = script.byte();
-  return which < 240 && !known.empty() ? known[known.size() - 1 - which % known.size()]
-                                       : script.number();
-}
-
 std::vector<std::uint64_t> some_sizes(script& script) {
   const std::uint8_t count = script.byte();
   // Occasionally a full batch.
@@ -124,6 +118,12 @@ std::span<const std::byte> script::bytes(std::size_t size) {
   const auto part = left_.first(std::min(size, left_.size()));
   left_ = left_.subspan(part.size());
   return std::as_bytes(part);
+}
+
+gpushm::generation some_generation(script& script, const std::vector<gpushm::generation>& known) {
+  const std::uint8_t which = script.byte();
+  return which < 240 && !known.empty() ? known[known.size() - 1 - which % known.size()]
+                                       : script.number();
 }
 
 gpushm::wire::body some_body(script& script, const std::vector<gpushm::generation>& known) {

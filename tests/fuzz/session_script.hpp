@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gpushm/types.hpp"
 #include "protocol/wire/messages.hpp"
 
 namespace gpushm_fuzz {
@@ -28,6 +29,10 @@ class script {
  private:
   std::span<const std::uint8_t> left_;
 };
+
+/// Mostly one of `generations`, which the broker returned.
+[[nodiscard]] gpushm::generation some_generation(
+    script& script, const std::vector<gpushm::generation>& generations);
 
 /// A message of any kind whose fields are mostly plausible. `generations`: those that the broker
 /// returned.
