@@ -84,7 +84,9 @@ while IFS= read -r -d '' file; do
     done < <(readelf -dW "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
   fi
   while read -r line; do
-    case $line in
+    case $short:$line in
+      # Programs that nobody changed are linked against the driver, a fake one in tests.
+      bin/ipc_program_linked:*libcuda.so.1* | lib/fake/ipc_module.so:*libcuda.so.1*) ;;
       *"not found"*) fail "$short: $line" ;;
       *"=> $tree/"* | *linux-vdso* | *ld-linux-* | *"statically linked"*) ;;
       *libgcc_s.so.1* | *libc.so.* | *libm.so.* | *libdl.so.* | *libpthread.so.* | *librt.so.* | *libresolv.so.*) ;;
