@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/segments/versioned_names.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+
+#include "base/segments/names.hpp"
+#include "gpushm/error.hpp"
+#include "gpushm/types.hpp"
+
+namespace gpushm::base {
+
+namespace {
+
+constexpr bool is_lower(char byte) noexcept {
+  return byte >= 'a' && byte <= 'z';
+}
+constexpr bool is_digit(char byte) noexcept {
+  return byte >= '0' && byte <= '9';
+}
+
+/// Returns nullopt unless `digits` is a number in the only way to write it.
+std::optional<std::uint64_t> number_of(std::string_view digits) noexcept {
+  std::uint64_t number = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto [rest, failure] = std::from_chars(digits.data(), end, number);
+  if (failure != std::errc() || rest != end || digits.front() == '0' ||
+      number > max_version_number) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+}  // namespace
+
+bool is_alias(std::string_view alias) noexcept {
+  return !alias.empty() && alias.size() <= max_alias_bytes && is_lower(alias.front()) &&
+         std::all_of(alias.begin(), alias.end(), [](char byte) {
+           return is_lower(byte) || is_digit(byte) || byte == '-';
+         });
+}
+
+versioned_name parse_versioned_name(std::string_view operation, std::string_view name) {
+  const auto fail = [&](const std::string& cause) {
+    throw error(errc::invalid_argument,
+                operation,
+                {},
+                cause,
+                "write NAME@NUMBER or NAME@ALIAS, and /PART behind it for a part: w/llama@7, "
+                "w/llama@latest/rank0");
+  };
+  if (name.size() > max_name_bytes) {
+    fail("the name has " + std::to_string(name.size()) + " bytes, the limit is " +
+         std::to_string(max_name_bytes));
+  }
+  const std::size_t at = name.find('@');
+  versioned_name parsed;
+  parsed.base = name.substr(0, at);
+  check_name(operation, parsed.base);
+  std::string_view selector = name.substr(at + 1);
+  if (const std::size_t slash = selector.find('/'); slash != std::string_view::npos) {
+    parsed.part = selector.substr(slash + 1);
+    selector = selector.substr(0, slash);
+    if (parsed.part.empty()) {
+      fail("there is nothing behind the last \"/\"");
+    }
+    check_name(operation, parsed.part);
+  }
+  if (selector.empty()) {
+    fail("there is nothing behind \"@\"");
+  }
+  if (is_digit(selector.front())) {
+    const auto number = number_of(selector);
+    if (!number) {
+      fail("a version is a number from 1 to 9007199254740992 without leading zeros");
+    }
+    parsed.number = *number;
+  } else if (is_alias(selector)) {
+    parsed.alias = selector;
+  } else {
+    fail("an alias is a lower-case letter and up to 31 lower-case letters, digits and hyphens");
+  }
+  return parsed;
+}
+
+std::string text_of(const versioned_name& name) {
+  std::string text(name.base);
+  text += '@';
+  if (name.alias.empty()) {
+    text += std::to_string(name.number);
+  } else {
+    text += name.alias;
+  }
+  if (!name.part.empty()) {
+    text += '/';
+    text += name.part;
+  }
+  return text;
+}
+
+}  // namespace gpushm::base
