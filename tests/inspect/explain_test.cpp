@@ -17,6 +17,8 @@
 #include "base/files/sanitizers.hpp"
 #include "gpu/driver/cuda_abi.hpp"
 #include "gpushm/error.hpp"
+#include "inspect/explain/audit.hpp"
+#include "inspect/explain/clean.hpp"
 #include "inspect/explain/match.hpp"
 #include "inspect/explain/rules.hpp"
 
@@ -171,7 +173,8 @@ TEST_P(each_rule, every_condition_has_an_effect) {
       if (!condition.text.empty()) {
         std::string words = condition.text;
         words.erase(std::remove(words.begin(), words.end(), '*'), words.end());
-        text += "\n" + words;
+        text +=
+            has_audit_record(clean(text).text) ? " " + words : "\n" + words;  // its own fields only
       } else if (!condition.fact.empty()) {
         here.facts.insert(condition.fact);
       } else {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/text/text.hpp"
+#include "inspect/explain/audit.hpp"
 
 namespace gpushm::inspect {
 
@@ -268,6 +269,31 @@ std::string_view without_prefixes(std::string_view line, bool& partial) {
   return line;
 }
 
+/// Adds a line; each audit record begins a line of its own. `record`: where the last line with a
+/// record begins; unchanged if there is none in `body`.
+void append_records(clean_log& log,
+                    std::string_view body,
+                    std::size_t number,
+                    std::size_t& record) {
+  std::size_t done = 0;
+  const auto append = [&](std::size_t end) {
+    log.lines.push_back({log.text.size(), number});
+    log.text += body.substr(done, end - done);
+    done = end;
+  };
+  bool is_first = true;
+  for (const std::size_t begin : audit_records_in(body)) {
+    if (!is_first) {
+      append(begin);
+      log.text.erase(log.text.find_last_not_of(' ') + 1);
+      log.text += '\n';
+    }
+    is_first = false;
+    record = log.text.size();
+  }
+  append(body.size());
+}
+
 }  // namespace
 
 clean_log clean(std::string_view raw, std::size_t first_number) {
@@ -278,7 +304,8 @@ clean_log clean(std::string_view raw, std::size_t first_number) {
   clean_log log;
   log.text.reserve(raw.size());
   std::string line;
-  bool joined = true;  // with the previous line, which the first does not have
+  bool joined = true;                      // with the previous line, which the first does not have
+  std::size_t record = std::string::npos;  // where the last line begins, if it has an audit record
   for (std::size_t number = first_number;; ++number) {
     const std::size_t end = raw.find('\n');
     const std::string_view given = raw.substr(0, end);
@@ -294,14 +321,18 @@ clean_log clean(std::string_view raw, std::size_t first_number) {
     body = without_prefixes(body, partial);
     // A runtime splits lines anywhere, also at a blank.
     if (!joined) {
-      log.text += '\n';
       body.remove_prefix(std::min(body.find_first_not_of(' '), body.size()));
+      const auto between =
+          record == std::string::npos
+              ? std::nullopt
+              : audit_record_goes_on(std::string_view(log.text).substr(record), body);
+      log.text += between ? *between : "\n";
+      record = between ? record : std::string::npos;
     }
     if (!partial) {
       body = body.substr(0, body.find_last_not_of(' ') + 1);
     }
-    log.lines.push_back({log.text.size(), number});
-    log.text += body;
+    append_records(log, body, number, record);
     joined = partial;
     if (end == std::string_view::npos) {
       return log;

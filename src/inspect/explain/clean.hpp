@@ -21,8 +21,9 @@ struct clean_log {
 };
 
 /// Removes colours and other control characters, repeated blanks, time stamps and the prefixes of
-/// container runtimes and process groups; joins lines that a runtime has split; decodes the escapes
-/// of JSON and of quoted texts in log lines. `first_number` is the number of the first line. Pure.
+/// container runtimes and process groups; joins lines that a runtime has split; writes each record
+/// of the kernel's audit as one line; decodes the escapes of JSON and of quoted texts in log lines.
+/// `first_number` is the number of the first line. Pure.
 [[nodiscard]] clean_log clean(std::string_view raw, std::size_t first_number = 1);
 
 }  // namespace gpushm::inspect

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/text/text.hpp"
+#include "inspect/explain/audit.hpp"
 
 namespace gpushm::inspect {
 
@@ -316,9 +317,12 @@ std::vector<cause> causes_of(const explain_rule& rule,
                              const situation& here) {
   constexpr std::size_t lines_before = 40;
   constexpr std::size_t lines_after = 20;
-  const findings seen{text.around(where, lines_before, lines_after),
-                      has_calls(rule) ? failed_call(text, where, rule) : "",
-                      errnos_at(text, where)};
+  // A record has all that is known about its access; its neighbours are about others.
+  const explain_text::place line = text.line_of(where);
+  const bool is_record = has_audit_record(text.raw(line));
+  const findings seen{is_record ? line : text.around(where, lines_before, lines_after),
+                      has_calls(rule) && !is_record ? failed_call(text, where, rule) : "",
+                      is_record ? errnos_in(text, line) : errnos_at(text, where)};
   std::vector<cause> causes;
   for (const explain_cause& known : rule.causes) {
     if (auto possible = weighed(known, text, seen, here)) {

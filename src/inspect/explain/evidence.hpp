@@ -26,7 +26,8 @@ namespace gpushm::inspect {
                                       explain_text::place where,
                                       const explain_rule& rule);
 
-/// The causes that the text around `where` and the machine leave, most likely first.
+/// The causes that the text around `where` and the machine leave, most likely first. Of a record of
+/// the kernel's audit, only the record itself.
 [[nodiscard]] std::vector<cause> causes_of(const explain_rule& rule,
                                            const explain_text& text,
                                            explain_text::place where,

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/text/text.hpp"
+#include "inspect/explain/audit.hpp"
 #include "inspect/explain/evidence.hpp"
 #include "inspect/explain/index.hpp"
 #include "inspect/explain/match.hpp"
@@ -87,14 +88,26 @@ severity severity_of(std::string_view line) {
   return std::any_of(warnings.begin(), warnings.end(), has) ? severity::warning : severity::error;
 }
 
+/// A record of an access that was only logged does not hide one that was denied.
+bool is_only_logged(std::string_view line) {
+  const auto has = [&](std::string_view field) {
+    return line.find(field) != std::string_view::npos;
+  };
+  return (has("permissive=1") || has("code=0x7ffc0000")) && has_audit_record(line);
+}
+
 /// All matches, in the text's order; each pattern at most `max_places` times.
 std::vector<match> all_matches(const explain_text& text) {
   constexpr std::size_t level_reach = 200;  // a level is at the beginning of a line
   const pattern_book& book = pattern_book::of_this_build();
   std::vector<match> matches;
   const auto add = [&](const explain_rule* rule, strength strength, explain_text::place where) {
-    const std::string_view line = text.raw(text.line_of(where)).substr(0, level_reach);
-    matches.push_back({rule, strength, severity_of(line), where});
+    const std::string_view line = text.raw(text.line_of(where));
+    matches.push_back(
+        {rule,
+         strength,
+         is_only_logged(line) ? severity::information : severity_of(line.substr(0, level_reach)),
+         where});
   };
   for (const auto& each : book.index.find_all(text, max_places)) {
     add(book.targets[each.pattern].rule, book.targets[each.pattern].how, each.where);
