@@ -23,6 +23,7 @@ using namespace gpushm::inspect;
 using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -368,6 +369,119 @@ TEST(cdi_remedy, other_vendors_are_foreign) {
     gathered.cdi = {{"/etc/cdi/x.yaml", kind, "0.5.0", {"0"}, "it is stale"}};
     EXPECT_EQ(check_of(gathered, "cdi").result, verdict::note) << kind;
   }
+}
+
+/// A machine with GPUs of AMD and Intel and none of NVIDIA, as sysfs and /dev have them.
+facts machine_of_others() {
+  const auto node = [](int minor) -> json {
+    return {{"type", "character device"},
+            {"mode", 0666},
+            {"uid", 0},
+            {"gid", 109},
+            {"major", 226},
+            {"minor", minor}};
+  };
+  return gathered({{"directories", {{"/sys/class/drm", {"renderD128", "renderD129"}}}},
+                   {"files",
+                    {{"/sys/class/drm/renderD128/device/vendor", "0x1002\n"},
+                     {"/sys/class/drm/renderD129/device/vendor", "0x8086\n"}}},
+                   {"links",
+                    {{"/sys/class/drm/renderD128/device", "../../../0000:03:00.0"},
+                     {"/sys/class/drm/renderD129/device", "../../../0000:00:02.0"}}},
+                   {"statuses",
+                    {{"/dev/dri/renderD128", node(128)},
+                     {"/dev/dri/renderD129", node(129)},
+                     {"/dev/kfd", node(0)}}}});
+}
+
+TEST(cdi_remedy, documents_of_amd_and_intel_have_their_own_advice) {
+  struct other_case {
+    const char* path;
+    const char* kind;
+    const char* remedy;
+  };
+  const other_case cases[] = {
+      {"/var/run/cdi/amd.com-gpu.yaml",
+       "amd.com/gpu",
+       "gpushm cdi refresh --vendor amd   (with --watch it follows changes); then: gpushm cdi "
+       "validate /var/run/cdi/amd.com-gpu.yaml"},
+      {"/etc/cdi/amd.json",
+       "amd.com/gpu",
+       "gpushm cdi generate --vendor amd --output=/etc/cdi/amd.json   (or amd-ctk cdi generate, if "
+       "that wrote it); then: gpushm cdi validate /etc/cdi/amd.json"},
+      {"/etc/cdi/amd.json",
+       "",
+       "gpushm cdi generate --vendor amd --output=/etc/cdi/amd.json   (or amd-ctk cdi generate, if "
+       "that wrote it); then: gpushm cdi validate /etc/cdi/amd.json"},
+      {"/var/run/cdi/intel.com-gpu.yaml",
+       "intel.com/gpu",
+       "gpushm cdi refresh --vendor intel   (with --watch it follows changes); then: gpushm cdi "
+       "validate /var/run/cdi/intel.com-gpu.yaml"},
+      {"/etc/cdi/intel.com-gpu.yaml",
+       "intel.com/gpu",
+       "gpushm cdi generate --vendor intel --output=/etc/cdi/intel.com-gpu.yaml   (or "
+       "intel-cdi-specs-generator gpu, if that wrote it); then: gpushm cdi validate "
+       "/etc/cdi/intel.com-gpu.yaml"},
+      {"/etc/cdi/intel.com-mei.yaml",
+       "intel.com/gpu-mei",
+       "write it again with Intel's program that wrote it (container toolkit, device plugin or DRA "
+       "driver); gpushm describes intel.com/gpu only"},
+      {"/var/run/cdi/claim.json",
+       "k8s.gpu.amd.com/claim",
+       "write it again with AMD's program that wrote it (container toolkit, device plugin or DRA "
+       "driver); gpushm describes amd.com/gpu only"}};
+  for (const other_case& each : cases) {
+    facts gathered = machine_of_others();
+    ASSERT_EQ(gathered.other_gpus.size(), 3U);
+    gathered.cdi = {{each.path, each.kind, "0.5.0", {"0"}, "it names /dev/dri/card9"}};
+    const check made = check_of(gathered, "cdi");
+    EXPECT_EQ(made.result, verdict::warning) << each.path;
+    EXPECT_THAT(made.why, HasSubstr("unresolvable CDI devices")) << each.path;
+    EXPECT_EQ(made.remedy, each.remedy);
+    gathered.other_gpus.clear();
+    const check elsewhere = check_of(gathered, "cdi");
+    EXPECT_EQ(elsewhere.result, verdict::note) << "no GPU of that maker is here: " << each.path;
+    EXPECT_THAT(elsewhere.remedy, EndsWith(each.remedy));
+    const bool describes_gpus = std::string(each.remedy).starts_with("gpushm");
+    EXPECT_EQ(elsewhere.remedy.starts_with(std::string("rm ") + each.path), describes_gpus);
+  }
+}
+
+TEST(cdi_remedy, superseded_document_of_another_maker_is_deleted) {
+  for (const std::string maker : {"amd", "intel"}) {
+    facts gathered = machine_of_others();
+    const std::string kind = maker + ".com/gpu";
+    const std::string good = "/var/run/cdi/" + maker + ".com-gpu.yaml";
+    gathered.cdi = {{"/etc/cdi/old.json", kind, "0.6.0", {"0"}, "it names /dev/dri/card9"},
+                    {good, kind, "0.5.0", {"0"}, ""}};
+    EXPECT_EQ(check_of(gathered, "cdi").remedy,
+              "rm /etc/cdi/old.json: " + good + " defines these devices");
+  }
+}
+
+TEST(cdi_remedy, documents_of_gpus_that_are_here_come_first) {
+  facts gathered = machine_of_others();
+  for (auto& node : gathered.other_gpus) {
+    node.open_error = 0;
+  }
+  gathered.cdi = {{"/etc/cdi/x.yaml", "example.org/gpu", "0.5.0", {"0"}, "it is stale"},
+                  {"/etc/cdi/amd.json", "amd.com/gpu", "0.5.0", {"0"}, "it is stale"},
+                  {"/etc/cdi/nvidia.yaml", "nvidia.com/gpu", "0.5.0", {"0"}, "it is stale"}};
+  EXPECT_THAT(check_of(gathered, "cdi").seen, StartsWith("/etc/cdi/nvidia.yaml"));
+  gathered.cdi.pop_back();
+  EXPECT_THAT(check_of(gathered, "cdi").seen, StartsWith("/etc/cdi/amd.json"));
+  // What cannot be used is not doubled by a second document.
+  EXPECT_THAT(check_of(gathered, "other-gpus").remedy,
+              StartsWith("gpushm cdi generate --vendor amd --output=/etc/cdi/amd.json"));
+}
+
+TEST(cdi_remedy, document_that_cannot_be_read_is_judged_by_its_name) {
+  facts gathered = recorded_facts("dgx-h100");
+  gathered.cdi = {{"/var/run/cdi/nvidia.yaml", "", "", {}, "it is not YAML"}};
+  EXPECT_THAT(check_of(gathered, "cdi").remedy, HasSubstr("restart nvidia-cdi-refresh"));
+  gathered.cdi[0].path = "/etc/cdi/other.yaml";
+  EXPECT_EQ(check_of(gathered, "cdi").remedy,
+            "correct it, or write it again with the program that wrote it");
 }
 
 }  // namespace

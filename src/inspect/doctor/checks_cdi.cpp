@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/text/text.hpp"
 #include "inspect/doctor/rules.hpp"
@@ -10,8 +11,30 @@ namespace gpushm::inspect::rules {
 
 namespace {
 
+std::string file_name(const cdi_facts& document) {
+  return document.path.substr(document.path.rfind('/') + 1);
+}
+
+/// Returns the kind of a document; if it cannot be read, the kind of those that have its name;
+/// empty if that is unknown.
+std::string kind_of(const cdi_facts& document) {
+  if (!document.kind.empty()) {
+    return document.kind;
+  }
+  const std::string name = file_name(document);
+  for (const std::string_view maker : {"nvidia", "amd", "intel"}) {
+    if (name.starts_with(fmt::format("{}.com-gpu.", maker)) ||
+        (name.starts_with(fmt::format("{}.", maker)) &&
+         !name.starts_with(fmt::format("{}.com", maker)))) {
+      return fmt::format("{}.com/gpu", maker);
+    }
+  }
+  return {};
+}
+
 std::string vendor_of(const cdi_facts& document) {
-  return document.kind.substr(0, document.kind.find('/'));
+  const std::string kind = kind_of(document);
+  return kind.substr(0, kind.find('/'));
 }
 
 /// "nvidia.com", "k8s.gpu.nvidia.com".
@@ -27,15 +50,11 @@ bool is_volatile(const cdi_facts& document) {
   return document.path.starts_with("/var/run/cdi/") || document.path.starts_with("/run/cdi/");
 }
 
-std::string file_name(const cdi_facts& document) {
-  return document.path.substr(document.path.rfind('/') + 1);
-}
-
 /// The document that takes precedence over one in /etc/cdi; null: none.
 const cdi_facts* superseding(const facts& facts, const cdi_facts& document) {
   const auto found =
       std::find_if(facts.cdi.begin(), facts.cdi.end(), [&document](const cdi_facts& each) {
-        return is_volatile(each) && each.kind == document.kind && each.problem.empty();
+        return is_volatile(each) && each.kind == kind_of(document) && each.problem.empty();
       });
   return is_volatile(document) || found == facts.cdi.end() ? nullptr : &*found;
 }
@@ -68,7 +87,68 @@ std::string nvidia_remedy(const facts& facts, const cdi_facts& document) {
   return again + "   (or by the program that wrote it)";
 }
 
-/// The document's writer, and how to make it write again.
+struct gpu_maker {
+  std::string_view vendor;     ///< as `--vendor` has it, and with ".com" in the kind
+  std::string_view name;       ///< "AMD"
+  std::string_view generator;  ///< the command of the maker that writes documents
+};
+constexpr std::array<gpu_maker, 2> other_makers{
+    {{"amd", "AMD", "amd-ctk cdi generate"}, {"intel", "Intel", "intel-cdi-specs-generator gpu"}}};
+
+std::string domain_of(const gpu_maker& maker) {
+  return fmt::format("{}.com", maker.vendor);
+}
+
+/// AMD or Intel, if the document is for one of its devices; else null.
+const gpu_maker* maker_of(const cdi_facts& document) {
+  const auto found =
+      std::find_if(other_makers.begin(), other_makers.end(), [&](const gpu_maker& each) {
+        return is_of(document, domain_of(each));
+      });
+  return found == other_makers.end() ? nullptr : found;
+}
+
+/// Whether this machine has GPUs that the document is for.
+bool is_of_other_gpus_here(const facts& facts, const cdi_facts& document) {
+  const gpu_maker* const maker = maker_of(document);
+  return maker != nullptr &&
+         std::any_of(facts.other_gpus.begin(),
+                     facts.other_gpus.end(),
+                     [&](const other_gpu_facts& each) { return each.vendor == maker->vendor; });
+}
+
+std::string remedy_of_maker(const facts& facts, const cdi_facts& document, const gpu_maker& maker) {
+  if (kind_of(document) != domain_of(maker) + "/gpu") {
+    return fmt::format(
+        "write it again with {}'s program that wrote it (container toolkit, device plugin or DRA "
+        "driver); gpushm describes {}.com/gpu only",
+        maker.name,
+        maker.vendor);
+  }
+  if (const cdi_facts* other = superseding(facts, document)) {
+    return fmt::format("rm {}: {} defines these devices", document.path, other->path);
+  }
+  const std::string unless_gone =
+      is_of_other_gpus_here(facts, document)
+          ? ""
+          : fmt::format("rm {}, if this machine has no {} GPU; else: ", document.path, maker.name);
+  const std::string check = "; then: gpushm cdi validate " + document.path;
+  if (is_volatile(document) && file_name(document) == domain_of(maker) + "-gpu.yaml") {
+    return fmt::format("{}gpushm cdi refresh --vendor {}   (with --watch it follows changes){}",
+                       unless_gone,
+                       maker.vendor,
+                       check);
+  }
+  return fmt::format("{}gpushm cdi generate --vendor {} --output={}   (or {}, if that wrote it){}",
+                     unless_gone,
+                     maker.vendor,
+                     document.path,
+                     maker.generator,
+                     check);
+}
+
+}  // namespace
+
 std::string cdi_remedy(const facts& facts, const cdi_facts& document) {
   if (document.problem.find(" is also in ") != std::string::npos) {
     return "remove one of the two files, or the device from one of them";
@@ -103,13 +183,16 @@ std::string cdi_remedy(const facts& facts, const cdi_facts& document) {
     return "restart the node's agent, which writes it: kubectl -n gpushm-system rollout restart "
            "daemonset/gpushmd";
   }
+  if (const gpu_maker* const maker = maker_of(document)) {
+    return remedy_of_maker(facts, document, *maker);
+  }
+  if (document.kind.empty()) {
+    return "correct it, or write it again with the program that wrote it";
+  }
   return fmt::format(
-      "regenerate it with the tool that wrote it{}{}; it belongs to neither NVIDIA nor gpushm",
-      document.kind.empty() ? "" : ", for ",
+      "regenerate it with the tool that wrote it, for {}; it belongs to neither NVIDIA nor gpushm",
       document.kind);
 }
-
-}  // namespace
 
 check cdi(const facts& facts) {
   if (facts.cdi.empty()) {
@@ -117,21 +200,24 @@ check cdi(const facts& facts) {
   }
   std::size_t devices = 0;
   const cdi_facts* wrong = nullptr;
+  // Documents for NVIDIA's GPUs or domains take precedence over those for others' GPUs here.
+  const auto rank = [&](const cdi_facts& document) {
+    return is_of_gpus(document) ? 2 : is_of_other_gpus_here(facts, document) ? 1 : 0;
+  };
   for (const cdi_facts& each : facts.cdi) {
     devices += each.devices.size();
-    // Documents for GPUs or domains take precedence over others.
-    if (!each.problem.empty() && (wrong == nullptr || (is_of_gpus(each) && !is_of_gpus(*wrong)))) {
+    if (!each.problem.empty() && (wrong == nullptr || rank(each) > rank(*wrong))) {
       wrong = &each;
     }
   }
   if (wrong != nullptr) {
-    const bool foreign = !is_of_gpus(*wrong) && !wrong->kind.empty();
+    const std::string kind = kind_of(*wrong);
+    const bool foreign = rank(*wrong) == 0 && !kind.empty();
     return finding(foreign ? verdict::note : verdict::warning,
                    fmt::format("{}: {}", wrong->path, wrong->problem),
-                   foreign
-                       ? fmt::format("it is for {}, so no NVIDIA GPU depends on it", wrong->kind)
-                       : "container engines then report \"unresolvable CDI devices\", or start "
-                         "containers without the GPU",
+                   foreign ? fmt::format("it is for {}, so no NVIDIA GPU depends on it", kind)
+                           : "container engines then report \"unresolvable CDI devices\", or start "
+                             "containers without the GPU",
                    cdi_remedy(facts, *wrong));
   }
   return finding(verdict::ok,

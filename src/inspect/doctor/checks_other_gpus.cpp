@@ -81,13 +81,20 @@ check other_gpus(const facts& facts) {
   // The documents are on the host.
   if (const std::string vendor = without_document(facts);
       !vendor.empty() && !in_container(facts.self)) {
+    // A second document for the same devices would conflict with one that is there.
+    const auto unusable =
+        std::find_if(facts.cdi.begin(), facts.cdi.end(), [&](const cdi_facts& each) {
+          return each.kind == vendor + ".com/gpu";
+        });
     return finding(verdict::note,
                    fmt::format("{}no usable CDI document for {}.com/gpu", seen, vendor),
                    why,
-                   fmt::format("gpushm cdi generate --vendor {} --output "
-                               "/var/run/cdi/{}.com-gpu.yaml",
-                               vendor,
-                               vendor));
+                   unusable != facts.cdi.end()
+                       ? cdi_remedy(facts, *unusable)
+                       : fmt::format("gpushm cdi generate --vendor {} --output "
+                                     "/var/run/cdi/{}.com-gpu.yaml",
+                                     vendor,
+                                     vendor));
   }
   return finding(verdict::ok,
                  seen + (in_container(facts.self) ? "in a container" : "with CDI documents"),

@@ -95,6 +95,9 @@ namespace gpushm::inspect::rules {
   return gpu.uuid.empty() ? gpu.pci_address : gpu.uuid.substr(0, 12);
 }
 
+/// The writer of a document that is not usable, and how to make it write again.
+[[nodiscard]] std::string cdi_remedy(const facts& facts, const cdi_facts& document);
+
 /// The only spelling of an unknown value.
 [[nodiscard]] inline std::string unknown(const std::string& reason) {
   return fmt::format("unknown ({})", reason);
