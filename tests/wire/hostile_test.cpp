@@ -143,34 +143,33 @@ TEST(hostile_packet, list_above_limit_is_rejected) {
       fbs::FlatBufferBuilder builder;
       return decode(finished(builder, type, make(builder).Union())).has_value();
     };
-    using builder = fbs::FlatBufferBuilder;
     EXPECT_EQ(decoded(fb::Body::Attach,
-                      [&](builder& builder) {
+                      [&](fbs::FlatBufferBuilder& builder) {
                         const auto list = builder.CreateVector(numbers);
                         return fb::CreateAttach(builder, 1, 0, list);
                       }),
               fits);
     EXPECT_EQ(decoded(fb::Body::Chunks,
-                      [&](builder& builder) {
+                      [&](fbs::FlatBufferBuilder& builder) {
                         const auto list = builder.CreateVector(numbers);
                         return fb::CreateChunks(builder, 1, 0, list);
                       }),
               fits);
     EXPECT_EQ(decoded(fb::Body::Opened,
-                      [&](builder& builder) {
+                      [&](fbs::FlatBufferBuilder& builder) {
                         const auto list = builder.CreateVector(numbers);
                         const auto what = fb::CreateSegment(builder);
                         return fb::CreateOpened(builder, 0, what, 0, list);
                       }),
               fits);
     EXPECT_EQ(decoded(fb::Body::Report,
-                      [&](builder& builder) {
+                      [&](fbs::FlatBufferBuilder& builder) {
                         const auto list = builder.CreateVector(numbers);
                         return fb::CreateReport(builder, list);
                       }),
               fits);
     EXPECT_EQ(decoded(fb::Body::Report,
-                      [&](builder& builder) {
+                      [&](fbs::FlatBufferBuilder& builder) {
                         const auto list = builder.CreateVector(numbers);
                         return fb::CreateReport(builder, 0, list);
                       }),

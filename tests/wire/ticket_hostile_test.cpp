@@ -245,8 +245,7 @@ TEST(invalid_ticket, broken_rule) {
 }
 
 TEST(invalid_ticket, broken_rule_of_timelines) {
-  using change = std::function<void(parts&)>;
-  const std::vector<std::pair<change, std::string>> cases{
+  const std::vector<std::pair<std::function<void(parts&)>, std::string>> cases{
       {[](parts& p) { p.word = {}; },
        "there is no way to open it: fields 16, 17, 18 and 20 are missing"},
       {[](parts& p) { p.legacy = every_field().legacy; },
