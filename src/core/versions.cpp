@@ -19,7 +19,7 @@ error no_such_version(std::uint64_t number) {
           {},
           {},
           "there is no version " + std::to_string(number) + " of this name",
-          "`gpushm weights ls` lists versions"};
+          "choose one of those that exist (`gpushm ls` lists their names)"};
 }
 
 error too_many(std::size_t limit, std::string_view what_there_are, std::string_view next_step) {
@@ -346,7 +346,7 @@ void version_table::remove_alias(std::string_view base, std::string_view text) {
                 {},
                 {},
                 "there is no alias of this name",
-                "`gpushm weights ls` lists aliases");
+                "choose one of those that exist, or move it first");
   }
   erase(at->second);
   look_later(owner->second);
