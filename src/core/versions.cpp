@@ -72,58 +72,59 @@ std::uint64_t version_table::create(std::string_view base,
                    "versions of this name",
                    "keep fewer versions, or end those that are in use");
   }
-  // The nodes of all maps and lists first: nothing can fail once one of them is linked.
+  // All nodes first, which do not move when they are merged: nothing can fail from then on.
   std::map<std::string, name, std::less<>> new_names;
-  if (existing == names_.end()) {
-    name& made = new_names[std::string(base)];
-    made.base = base;
-    made.waiting.push_back(nullptr);
-    alias& latest = made.aliases[std::string(latest_alias)];
-    latest.text = latest_alias;
-    latest.word.slot = latest_slot;
-    latest.waiting.push_back(nullptr);
-    latest.freed.push_back(latest_slot);
+  name* owner = nullptr;
+  if (existing != names_.end()) {
+    owner = &existing->second;
+  } else {
+    owner = &new_names[std::string(base)];
+    owner->base = base;
+    owner->waiting.push_back(owner);
+    make_alias(*owner, owner->aliases, latest_alias, latest_slot);
   }
   std::map<std::uint64_t, version> new_versions;
   version& made = new_versions[number == 0 ? last + 1 : number];
+  made.owner = owner;
   made.number = new_versions.begin()->first;
-  made.waiting.push_back(nullptr);
+  made.waiting.push_back(&made);
   made.incomplete = parts.size();
   made.parts.reserve(parts.size());
   for (std::string& each : parts) {
     made.parts.push_back({std::move(each)});
   }
-  if (existing == names_.end()) {
-    names_.merge(new_names);
-  }
-  name& owner = names_.find(base)->second;
-  owner.waiting.front() = &owner;
-  for (auto& [text, each] : owner.aliases) {
-    each.owner = &owner;
-    if (!each.waiting.empty()) {
-      each.waiting.front() = &each;
-    }
-  }
-  owner.keep = keep;
-  owner.last = made.number;
+  names_.merge(new_names);
+  owner->keep = keep;
+  owner->last = made.number;
+  owner->versions.merge(new_versions);
+  return owner->last;
+}
+
+version_table::alias& version_table::make_alias(name& owner,
+                                                aliases& where,
+                                                std::string_view text,
+                                                std::uint32_t slot) {
+  alias& made = where[std::string(text)];
+  made.text = text;
   made.owner = &owner;
-  made.waiting.front() = &made;
-  owner.versions.merge(new_versions);
-  return owner.last;
+  made.word.slot = slot;
+  made.waiting.push_back(&made);
+  made.freed.push_back(slot);
+  return made;
 }
 
 version_table::version& version_table::existing(std::string_view base, std::uint64_t number) {
-  version* const found = find(names_, base, number);
-  if (found == nullptr || found->state == state::ending) {
+  version* const known = find(names_, base, number);
+  if (known == nullptr || known->state == state::ending) {
     throw no_such_version(number);
   }
-  return *found;
+  return *known;
 }
 
 std::optional<version_table::state> version_table::state_of(std::string_view base,
                                                             std::uint64_t number) const {
-  const version* const found = find(names_, base, number);
-  return found == nullptr ? std::nullopt : std::optional(found->state);
+  const version* const known = find(names_, base, number);
+  return known == nullptr ? std::nullopt : std::optional(known->state);
 }
 
 void version_table::withdraw(std::string_view base, std::uint64_t number, gpushm::generation next) {
@@ -287,14 +288,14 @@ const version_table::alias* version_table::find_alias(std::string_view base,
 }
 
 std::uint64_t version_table::target_of(std::string_view base, std::string_view text) const {
-  const alias* const found = find_alias(base, text);
-  return found == nullptr ? 0 : found->target;
+  const alias* const known = find_alias(base, text);
+  return known == nullptr ? 0 : known->target;
 }
 
 std::optional<alias_word> version_table::word_of(std::string_view base,
                                                  std::string_view text) const {
-  const alias* const found = find_alias(base, text);
-  return found == nullptr ? std::nullopt : std::optional(found->word);
+  const alias* const known = find_alias(base, text);
+  return known == nullptr ? std::nullopt : std::optional(known->word);
 }
 
 void version_table::move(std::string_view base,
@@ -314,23 +315,18 @@ void version_table::move(std::string_view base,
                 "move the alias after its last part is published");
   }
   name& owner = *target.owner;
-  auto at = owner.aliases.find(text);
-  if (at == owner.aliases.end()) {
+  const auto at = owner.aliases.find(text);
+  if (at != owner.aliases.end()) {
+    refer(at->second, number, next);
+  } else {
     if (owner.aliases.size() >= limits_.aliases_per_name) {
       throw too_many(limits_.aliases_per_name, "aliases of this name", "remove one of them");
     }
-    std::map<std::string, alias, std::less<>> made;
-    alias& fresh = made[std::string(text)];
-    fresh.text = text;
-    fresh.owner = &owner;
-    fresh.word.slot = slot;
-    fresh.waiting.push_back(&fresh);
-    fresh.freed.push_back(slot);
+    aliases made;
+    alias& fresh = make_alias(owner, made, text, slot);
     owner.aliases.merge(made);
-    at = owner.aliases.find(text);
-    at->second.waiting.front() = &at->second;
+    refer(fresh, number, next);
   }
-  refer(at->second, number, next);
   look_later(owner);
 }
 

@@ -169,13 +169,14 @@ class version_table {
     std::list<alias*> waiting;       ///< its node for `moved_`; empty while it is there
     std::list<std::uint32_t> freed;  ///< its node for `free_slots_`
   };
+  using aliases = std::map<std::string, alias, std::less<>>;
   struct name {
     std::string base;
     retention keep;
     std::uint64_t last = 0;
     std::map<std::uint64_t, version> versions;
-    std::map<std::string, alias, std::less<>> aliases;  ///< `latest` always
-    std::list<name*> waiting;                           ///< its node for `to_look_at_`
+    version_table::aliases aliases;  ///< `latest` always
+    std::list<name*> waiting;        ///< its node for `to_look_at_`
   };
   struct place {
     version* in = nullptr;
@@ -199,6 +200,8 @@ class version_table {
   [[nodiscard]] version& existing(std::string_view base, std::uint64_t number);
   [[nodiscard]] const alias* find_alias(std::string_view base,
                                         std::string_view text) const noexcept;
+  /// Adds an alias of `owner` that refers to nothing to `where`. Throws std::bad_alloc.
+  static alias& make_alias(name& owner, aliases& where, std::string_view text, std::uint32_t slot);
   void begin_to_end(version& ending, gpushm::generation next) noexcept;
   void refer(alias& moved, std::uint64_t number, gpushm::generation next) noexcept;
   void follow_publications(name& owner, gpushm::generation next) noexcept;

@@ -321,7 +321,7 @@ class random_versions : public versions, public ::testing::WithParamInterface<un
       aliases_.clear();
     }
   }
-  /// What a domain does: the versions that end must be the ones that nobody needs.
+  /// What a domain does: the versions that end must be unused.
   void settle_and_check(const retention& keep) {
     bool is_busy = true;
     while (is_busy) {
