@@ -85,7 +85,7 @@ while IFS= read -r -d '' file; do
   fi
   while read -r line; do
     case $short:$line in
-      # Programs that nobody changed are linked against the driver, a fake one in tests.
+      # Unchanged programs are linked against the driver, a fake one in tests.
       bin/ipc_program_linked:*libcuda.so.1* | lib/fake/ipc_module.so:*libcuda.so.1*) ;;
       *"not found"*) fail "$short: $line" ;;
       *"=> $tree/"* | *linux-vdso* | *ld-linux-* | *"statically linked"*) ;;

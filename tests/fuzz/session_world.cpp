@@ -346,9 +346,9 @@ void session_world::lose_dropped() {
 
 void session_world::work() {
   for (const core::session_id number : sessions_) {
-    broker_detail::session* const of = hub_.find(number);
-    while (of != nullptr && (of->rest || of->resumes)) {
-      hub_.resume(*of);
+    broker_detail::session* const session = hub_.find(number);
+    while (session != nullptr && (session->rest || session->resumes)) {
+      hub_.resume(*session);
     }
   }
   while (hub_.has_work()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/segments/registered_names.hpp"
 
-#include <charconv>
+#include "base/text/text.hpp"
 
 namespace gpushm::base {
 
@@ -14,13 +14,8 @@ std::optional<std::uint32_t> registered_number(std::string_view name) noexcept {
     return std::nullopt;
   }
   const std::string_view digits = name.substr(registered_prefix.size());
-  std::uint32_t number = 0;
-  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (failure != std::errc{} || end != digits.data() + digits.size() || digits.front() == '0' ||
-      number >= registered_numbers) {
-    return std::nullopt;
-  }
-  return number;
+  const auto number = base::number<std::uint32_t>(digits);
+  return number && digits.front() != '0' && *number < registered_numbers ? number : std::nullopt;
 }
 
 }  // namespace gpushm::base

@@ -2,10 +2,9 @@
 #include "base/segments/versioned_names.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <system_error>
 
 #include "base/segments/names.hpp"
+#include "base/text/text.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/types.hpp"
 
@@ -18,18 +17,6 @@ constexpr bool is_lower(char byte) noexcept {
 }
 constexpr bool is_digit(char byte) noexcept {
   return byte >= '0' && byte <= '9';
-}
-
-/// Returns nullopt unless `digits` is a number in the only way to write it.
-std::optional<std::uint64_t> number_of(std::string_view digits) noexcept {
-  std::uint64_t number = 0;
-  const char* const end = digits.data() + digits.size();
-  const auto [rest, failure] = std::from_chars(digits.data(), end, number);
-  if (failure != std::errc() || rest != end || digits.front() == '0' ||
-      number > max_version_number) {
-    return std::nullopt;
-  }
-  return number;
 }
 
 }  // namespace
@@ -71,8 +58,8 @@ versioned_name parse_versioned_name(std::string_view operation, std::string_view
     fail("there is nothing behind \"@\"");
   }
   if (is_digit(selector.front())) {
-    const auto number = number_of(selector);
-    if (!number) {
+    const auto number = base::number<std::uint64_t>(selector);
+    if (!number || selector.front() == '0' || *number > max_version_number) {
       fail("a version is a number from 1 to 9007199254740992 without leading zeros");
     }
     parsed.number = *number;

@@ -5,18 +5,13 @@
 #include <array>
 #include <string>
 
+#include "inspect/explain/characters.hpp"
+
 namespace gpushm::inspect {
 
 namespace {
 
 constexpr auto npos = std::string_view::npos;
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-bool is_word(char c) {
-  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
 
 std::size_t word_length(std::string_view text) {
   return static_cast<std::size_t>(std::find_if_not(text.begin(), text.end(), is_word) -
@@ -24,7 +19,7 @@ std::size_t word_length(std::string_view text) {
 }
 
 /// Fields of records of SELinux, AppArmor and seccomp.
-constexpr std::array<std::string_view, 55> fields{
+constexpr std::array<std::string_view, 59> fields{
     "addr",           "app",        "arch",     "auid",      "capability", "capname",
     "class",          "code",       "comm",     "compat",    "daddr",      "denied",
     "denied_mask",    "dest",       "dev",      "error",     "exe",        "faddr",
@@ -34,15 +29,12 @@ constexpr std::array<std::string_view, 55> fields{
     "peer",           "permissive", "pid",      "profile",   "protocol",   "requested",
     "requested_mask", "saddr",      "scontext", "ses",       "sig",        "signal",
     "sock_type",      "src",        "srcname",  "subj",      "syscall",    "target",
-    "tclass"};
-constexpr std::array<std::string_view, 4> more_fields{"tcontext", "trawcon", "srawcon", "uid"};
+    "tclass",         "tcontext",   "trawcon",  "srawcon",   "uid"};
 
 /// The field that `text` begins with, without "="; empty if it begins with another word.
 std::string_view first_field(std::string_view text) {
   const std::string_view name = text.substr(0, word_length(text));
-  const auto is_name = [&](std::string_view each) { return each == name; };
-  const bool is_known = std::any_of(fields.begin(), fields.end(), is_name) ||
-                        std::any_of(more_fields.begin(), more_fields.end(), is_name);
+  const bool is_known = std::find(fields.begin(), fields.end(), name) != fields.end();
   return is_known && text.substr(name.size()).starts_with('=') ? name : std::string_view();
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/text/text.hpp"
+#include "inspect/explain/characters.hpp"
 
 namespace gpushm::inspect {
 
@@ -13,13 +14,6 @@ namespace {
 /// Maximum distance between the parts of a phrase: at "*", and at "**".
 constexpr std::size_t gap_bytes = 120;
 constexpr std::size_t long_gap_bytes = 1000;
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-bool is_word(char c) {
-  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
 
 bool joined_before(std::string_view text, std::size_t begin) {
   return begin > 0 && is_word(text[begin]) && is_word(text[begin - 1]);

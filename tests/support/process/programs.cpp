@@ -47,18 +47,18 @@ fs::path own_directory() {
 /// The only file of this name that the build tree makes, if it has been built.
 std::optional<std::string> built_file(const std::string& name) {
   std::ifstream list(fs::path(GPUSHM_TESTING_BUILD_DIR) / "programs.txt");
-  std::optional<std::string> found;
+  std::optional<std::string> match;
   for (std::string line; std::getline(list, line);) {
     std::error_code failed;
     if (fs::path(line).filename() != name || !fs::is_regular_file(line, failed)) {
       continue;
     }
-    if (found && *found != line) {
-      throw harness_error("the build tree has two files " + name + ": " + *found + " and " + line);
+    if (match && *match != line) {
+      throw harness_error("the build tree has two files " + name + ": " + *match + " and " + line);
     }
-    found = line;
+    match = line;
   }
-  return found;
+  return match;
 }
 
 }  // namespace
