@@ -99,6 +99,7 @@ enum class event_kind : std::uint8_t {
   peer_died = GPUSHM_EVENT_PEER_DIED,
   resync = GPUSHM_EVENT_RESYNC,
   unfenced = GPUSHM_EVENT_UNFENCED,
+  alias_moved = GPUSHM_EVENT_ALIAS_MOVED,
 };
 [[nodiscard]] inline std::string_view to_string(event_kind value) noexcept {
   return glue::view(gpushm_event_kind_name(static_cast<gpushm_event_kind>(value)));

@@ -214,8 +214,17 @@ typedef enum gpushm_event_kind GPUSHM_INT {
    * write (docs/sharing.md, "The fence") */
   GPUSHM_EVENT_PEER_DIED = 5,
   GPUSHM_EVENT_RESYNC = 6,  /* events were lost (slow subscriber, or a new broker): list again */
-  GPUSHM_EVENT_UNFENCED = 7 /* an operator dropped such a process's leases: it may still write */
+  GPUSHM_EVENT_UNFENCED = 7, /* an operator dropped such a process's leases: it may still write */
+  /* an alias of a version refers to another one; the event's name is the alias's, and its
+   * generation that of the move */
+  GPUSHM_EVENT_ALIAS_MOVED = 8
 } gpushm_event_kind;
+
+typedef enum gpushm_version_state GPUSHM_INT {
+  GPUSHM_VERSION_BUILDING = 0,  /* parts are missing: nobody else sees any of it */
+  GPUSHM_VERSION_PUBLISHED = 1, /* all parts are visible */
+  GPUSHM_VERSION_ENDING = 2     /* removed: none of its names is found */
+} gpushm_version_state;
 
 typedef enum gpushm_log_level GPUSHM_INT {
   GPUSHM_LOG_DEBUG = 0,
@@ -235,6 +244,7 @@ GPUSHM_API gpushm_string gpushm_device_kind_name(gpushm_device_kind value);
 GPUSHM_API gpushm_string gpushm_fence_name(gpushm_fence value);
 GPUSHM_API gpushm_string gpushm_fence_wait_name(gpushm_fence_wait value);
 GPUSHM_API gpushm_string gpushm_event_kind_name(gpushm_event_kind value);
+GPUSHM_API gpushm_string gpushm_version_state_name(gpushm_version_state value);
 
 /* Version of the loaded library: MAJOR << 16 | MINOR << 8 | PATCH. */
 GPUSHM_API uint32_t gpushm_version(void);

@@ -18,3 +18,4 @@
 #include "gpushm/tensors.hpp"
 #include "gpushm/timeline.hpp"
 #include "gpushm/types.hpp"
+#include "gpushm/versions.hpp"

@@ -92,6 +92,13 @@ enum class fence_wait : std::uint8_t {
   delay = GPUSHM_FENCE_WAIT_DELAY,
 };
 
+/// As `gpushm_version_state`. Values are saved and travel on the wire: never renumber.
+enum class version_state : std::uint8_t {
+  building = GPUSHM_VERSION_BUILDING,
+  published = GPUSHM_VERSION_PUBLISHED,
+  ending = GPUSHM_VERSION_ENDING,
+};
+
 [[nodiscard]] inline std::string_view to_string(access value) noexcept {
   return glue::view(gpushm_access_name(static_cast<gpushm_access>(value)));
 }
@@ -112,6 +119,9 @@ enum class fence_wait : std::uint8_t {
 }
 [[nodiscard]] inline std::string_view to_string(fence_wait value) noexcept {
   return glue::view(gpushm_fence_wait_name(static_cast<gpushm_fence_wait>(value)));
+}
+[[nodiscard]] inline std::string_view to_string(version_state value) noexcept {
+  return glue::view(gpushm_version_state_name(static_cast<gpushm_version_state>(value)));
 }
 
 /// Where a segment's memory is. Has the same meaning in every process: it does not include

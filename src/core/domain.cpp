@@ -9,6 +9,7 @@
 #include "base/segments/exporter_bound.hpp"
 #include "base/segments/names.hpp"
 #include "base/segments/registered_names.hpp"
+#include "base/segments/versioned_names.hpp"
 
 namespace gpushm::core {
 
@@ -53,8 +54,6 @@ error stale(gpushm::generation generation) {
 
 constexpr std::size_t longest_ticket_bytes = 4096;
 
-/// Capacity reserved for effects of each kind: those of one turn and of one segment.
-constexpr std::size_t min_capacity = 1'024;
 constexpr std::size_t max_changes_per_end = 4;
 constexpr std::size_t record_capacity = 4'096;
 /// Objects that the end of one lease changes.
@@ -82,7 +81,7 @@ void check_registration(const reservation& reservation) {
 }
 
 void check_reservation(const reservation& reservation) {
-  base::check_name({}, reservation.name);
+  base::check_segment_name({}, reservation.name);
   const auto invalid = [](std::string_view cause, std::string_view next_step) {
     throw error(errc::invalid_argument, {}, {}, cause, next_step);
   };
@@ -170,7 +169,8 @@ domain::domain(std::string name,
       limits_(bounds),
       budget_(capacities(bounds), std::move(process), bounds.memory_copies),
       next_generation_(bounds.first_generation),
-      slots_(bounds.max_segments) {
+      slots_(bounds.max_segments),
+      versions_(bounds.versions) {
   core::quotas given = budget_.given_quotas();
   given.principal = {bounds.quota_bytes_per_principal, bounds.quota_bytes_per_principal};
   budget_.set_quotas(std::move(given));
@@ -218,7 +218,9 @@ bool domain::has_room_to_record(std::size_t objects) const noexcept {
 /// The end of a lease causes at most a death, a release and a removal, and an event for each
 /// holder.
 bool domain::has_room_to_end(const segment& segment) const {
-  constexpr std::size_t max_words = 2;
+  // Its own, and those of the aliases of its name.
+  const std::size_t max_words =
+      2 + (segment.is_versioned ? 2UL * limits_.versions.aliases_per_name : 0);
   const auto confirming_by_generation = confirming_by_generation_.find(segment.generation);
   const std::size_t waiting = confirming_by_generation == confirming_by_generation_.end()
                                   ? 0
@@ -227,8 +229,8 @@ bool domain::has_room_to_end(const segment& segment) const {
     return room.capacity() - room.size() >= more;
   };
   return has(effects_.slots, max_words) && has(effects_.replies, waiting) &&
-         has(effects_.changes, segment.leases.size() + max_changes_per_end) &&
-         has_room_to_record(max_records_per_end + waiting);
+         has(effects_.changes, segment.leases.size() + max_changes_per_end + max_words) &&
+         has_room_to_record(max_records_per_end + waiting + max_words);
 }
 
 void domain::reply(session_id session,
@@ -239,7 +241,8 @@ void domain::reply(session_id session,
                               request.index,
                               segment.shared_from_this(),
                               std::nullopt,
-                              request.waits});
+                              request.waits,
+                              alias_of(request.name)});
 }
 
 void domain::refuse(session_id session,
@@ -311,13 +314,23 @@ segment* domain::named(std::string_view name) const {
 segment& domain::visible(session_id session,
                          std::string_view name,
                          gpushm::generation generation) const {
+  if (base::is_versioned_name(name) && base::parse_versioned_name({}, name).number == 0) {
+    segment* const target = published_of(name);
+    if (target == nullptr) {
+      throw no_such_version(name);
+    }
+    if (generation != 0 && target->generation != generation) {
+      throw another_generation(*target);
+    }
+    return *target;
+  }
   segment* published = named(name);
   if (segment* const reserved = of_name(reserved_, name);
       generation != 0 && reserved != nullptr && reserved->generation == generation) {
     published = reserved;
   }
   if (published == nullptr || !may_see(session, *published)) {
-    published = of_name(published_, name);  // a generation does not show what else is hidden
+    published = published_of(name);  // a generation does not show what else is hidden
   }
   if (published == nullptr) {
     throw no_such_segment(name);
@@ -331,7 +344,7 @@ segment& domain::visible(session_id session,
 const segment& domain::stat(session_id session,
                             std::string_view name,
                             gpushm::generation generation) const {
-  base::check_name({}, name);
+  base::check_segment_name({}, name);
   return visible(session, name, generation);
 }
 
@@ -365,6 +378,9 @@ error domain::no_such_segment(std::string_view name) const {
                 ", which has not published it yet, in domain " + name_,
             "publish it there",
             {.pid = segment->creator.pid}};
+  }
+  if (base::is_versioned_name(name) || versions_.has_name(name)) {
+    return no_such_version(name);
   }
   return {errc::no_such_segment,
           {},
@@ -434,6 +450,7 @@ const segment& domain::reserve(session_id session,
                                const std::optional<lost_segment>& back) {
   check_reservation(expected);
   participant& creator = find_session(session);
+  check_reservation_of_version(session, expected, back.has_value());
   check_name_is_free(session, expected, back.has_value());
   // Another process that hands it back does not become its creator: who pays and who may manage it
   // stays the same, and is the same after a restart.
@@ -463,6 +480,12 @@ const segment& domain::reserve(session_id session,
     created.replaces = of_name(published_, expected.name) != nullptr ? expected.replaces : 0;
     created.creator = made_by;
     created.creator_session = session;
+    created.is_versioned = base::is_versioned_name(created.name);
+    if (created.is_versioned) {
+      const auto parsed = base::parse_versioned_name({}, created.name);
+      versions_.reserve(
+          parsed.base, parsed.number, parsed.part, generation, expected.allocated_bytes);
+    }
     created.leases.push_back({session, 1});
     creator.leased.insert(generation);
     creator.created.insert(generation);
@@ -472,6 +495,7 @@ const segment& domain::reserve(session_id session,
     created.held = held;  // nothing from here on can fail
     ++lease_count_;
   } catch (...) {  // out of memory half-way
+    versions_.unreserve(generation);
     reserved_.erase(created.name);
     creator.unpublished.erase(created.name);
     creator.leased.erase(generation);
@@ -482,6 +506,9 @@ const segment& domain::reserve(session_id session,
   if (!back) {
     generation_times_.note(generation, now_);
     ++next_generation_;
+  }
+  if (created.is_versioned) {
+    versions_.hold(generation);
   }
   forget_dead(created.name);
   note(record_kind::numbers);
@@ -545,17 +572,20 @@ void domain::publish(session_id session,
                 "broker's uid may publish a segment",
                 "publish it where it was created");
   }
-  if (reserved.published) {
+  if (reserved.published || reserved.complete) {
     throw error(
         errc::already_published, {}, {}, "the segment is already published", "publish once");
   }
-  if (reserved.removed) {  // its name may belong to another segment
+  const bool is_part = reserved.is_versioned && versions_.is_part_being_built(generation);
+  if (reserved.removed ||  // its name may belong to another segment
+      (reserved.is_versioned && !is_part && !versions_.is_visible(generation))) {
     throw error(errc::segment_removed,
                 {},
                 {},
                 reserved.device_lost
                     ? "the GPU that had its memory was lost before it was published"
-                    : "the segment was removed before it was published",
+                : reserved.removed ? "the segment was removed before it was published"
+                                   : "its version was removed before it was published",
                 "create it again");
   }
   if (reserved.attached_chunks != reserved.chunk_count) {
@@ -581,6 +611,20 @@ void domain::publish(session_id session,
     kept->held = reserved.held;
     reserved.held->take(resource::memory_bytes, metadata.size());
   }
+  if (is_part) {
+    const auto before = std::exchange(reserved.metadata, std::move(kept));
+    try {
+      publish_part(session, reserved);
+    } catch (...) {
+      if (!metadata.empty()) {
+        reserved.held->release(resource::memory_bytes, metadata.size());
+      }
+      reserved.metadata = before;
+      throw;
+    }
+    note(record_kind::metadata, generation);
+    return;
+  }
   reserved.metadata = std::move(kept);  // nothing from here on can fail
   if (segment* const replaced =
           of_name(published_, reserved.name)) {  // of generation `reserved.replaces`
@@ -588,17 +632,11 @@ void domain::publish(session_id session,
     emit(event_kind::removed, *replaced, actor_of(session));
     free_if_unused(*replaced);
   }
-  forget_dead(reserved.name);  // of one that it was to replace
-  published_.insert(reserved_.extract(reserved.name));
-  reserved.replaces = 0;
-  if (const auto creator = sessions_.find(reserved.creator_session); creator != sessions_.end()) {
-    creator->second.unpublished.erase(reserved.name);
-  }
-  reserved.published = true;
-  note(record_kind::metadata, generation);
-  note(record_kind::segment, generation);
-  emit(event_kind::published, reserved, actor_of(session));
+  publish_now(session, reserved);
   wake(reserved);
+  if (reserved.is_versioned) {
+    wake_under_aliases(reserved);
+  }
 }
 
 // ---- removal ----
@@ -618,6 +656,10 @@ void domain::unname(segment& segment, bool exporter_gone) {
     }
   }
   show(segment);
+  if (segment.is_versioned) {
+    versions_.forget(segment.generation, next_generation_);
+    settle_versions();
+  }
   for (const lease& held : segment.leases) {
     if (ending_sessions_ != 0 && is_ending(held.holder)) {
       continue;  // it has no connection; a client that resumes reads the state table
@@ -664,10 +706,33 @@ void domain::forget_dead(std::string_view name) noexcept {
 }
 
 void domain::remove(session_id session, std::string_view name, gpushm::generation generation) {
-  base::check_name({}, name);
+  base::check_segment_name({}, name);
+  if (base::is_versioned_name(name)) {
+    const auto parsed = base::parse_versioned_name({}, name);
+    if (parsed.number == 0) {
+      throw error(errc::invalid_argument,
+                  {},
+                  {},
+                  "an alias is not removed with what it refers to",
+                  "remove the version by its number, or remove the alias");
+    }
+    const auto state = versions_.state_of(parsed.base, parsed.number);
+    if (parsed.part.empty() && generation == 0 && state && *state != version_state::ending) {
+      remove_version(session, parsed.base, parsed.number);
+      return;
+    }
+  }
   segment& segment = visible(session, name, generation);
   if (!may_manage(session, segment)) {
     throw may_not_manage("remove", segment);
+  }
+  if (segment.is_versioned && versions_.is_part(segment.generation)) {
+    const auto parsed = base::parse_versioned_name({}, segment.name);
+    throw error(errc::invalid_argument,
+                {},
+                {},
+                "a part is removed with its version",
+                "remove " + base::text_of({parsed.base, parsed.number, {}, {}}));
   }
   unname(segment);
   if (segment.published) {  // unpublished segments cause no events
@@ -699,7 +764,7 @@ bool domain::remove_unheld(gpushm::generation generation) {
   }
   segment& segment = *entry->second;
   if (segment.lifetime != lifetime::persistent || !segment.published || segment.removed ||
-      !segment.leases.empty()) {
+      !segment.leases.empty() || segment.is_versioned) {  // versions have a policy of their own
     return false;
   }
   withdraw(segment);
@@ -796,8 +861,8 @@ void domain::lose_device_of(segment& segment) {
 
 /// True while leased, or persistent, published and not removed.
 bool domain::is_in_use(const segment& segment) noexcept {
-  return !segment.leases.empty() ||
-         (segment.lifetime == lifetime::persistent && segment.published && !segment.removed);
+  return !segment.leases.empty() || (segment.lifetime == lifetime::persistent &&
+                                     (segment.published || segment.complete) && !segment.removed);
 }
 
 /// Its exporter's lease has ended, and not all opens that wait for it are refused. The segment

@@ -27,6 +27,7 @@
 #include "core/generation_times.hpp"
 #include "core/segment.hpp"
 #include "core/slots.hpp"
+#include "core/versions.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/types.hpp"
@@ -57,6 +58,7 @@ struct limits {
   bool names_changes = false;                        ///< fills `effects::records`
   gpushm::generation first_generation = 1;           ///< of a new domain
   std::uint32_t max_dead_names = 1'024;  ///< remembered, of segments whose exporter or GPU is gone
+  version_table::limits versions = {};
 };
 
 using base::reservation;
@@ -86,7 +88,32 @@ using saved_value = std::variant<std::monostate,
                                  saved_confirmation,
                                  saved_end,
                                  saved_unkept,
-                                 saved_dead_name>;
+                                 saved_dead_name,
+                                 saved_version,
+                                 saved_alias>;
+
+/// A version to create.
+struct version_request {
+  std::string base;
+  std::uint64_t number = 0;  ///< 0: the next one
+  std::vector<std::string> parts = {};
+  retention keep = {};
+};
+
+/// What a name refers to.
+struct resolved_version {
+  std::uint64_t number = 0;
+  alias_word alias = {};  ///< generation 0: the name has a number
+};
+
+struct version_facts {
+  std::uint64_t number = 0;
+  version_state state = version_state::building;
+  bool withdrawn = false;
+  std::uint64_t bytes = 0;
+  std::size_t held = 0;  ///< segments of which processes have leases
+  std::vector<std::string> aliases;
+};
 
 /// One open. `request` and `index` within it identify the reply.
 struct open_request {
@@ -274,7 +301,7 @@ class domain {
   bool work();
   [[nodiscard]] bool has_work() const noexcept {
     return !ended_.empty() || !unkept_.empty() || !due_.empty() || !to_refuse_.empty() ||
-           !lost_devices_.empty();
+           !lost_devices_.empty() || versions_.has_work();
   }
   /// Empty charges on the session's account, for other things kept for it. Precondition: the
   /// session is connected.
@@ -387,6 +414,31 @@ class domain {
   /// Throws no_such_segment, gone_or_replaced (another generation has the name),
   /// permission_denied.
   void remove(session_id session, std::string_view name, gpushm::generation generation = 0);
+
+  // ---- versions: core/versions.hpp and docs/adr/0046 ----
+
+  /// Returns its number. Throws invalid_argument, already_exists (a segment has the name),
+  /// permission_denied (another member owns the name), share_exceeded, too_many_segments,
+  /// out_of_memory.
+  std::uint64_t create_version(session_id session, const version_request& wanted);
+  /// `latest` refers to it no longer. Throws no_such_segment, permission_denied.
+  void withdraw_version(session_id session, std::string_view base, std::uint64_t number);
+  /// Ends it; `work` withdraws its segments. Throws no_such_segment, permission_denied,
+  /// invalid_argument (an alias other than `latest` refers to it).
+  void remove_version(session_id session, std::string_view base, std::uint64_t number);
+  /// Throws no_such_segment, permission_denied, invalid_argument (not published, or `latest`),
+  /// share_exceeded, too_many_segments.
+  void move_alias(session_id session,
+                  std::string_view base,
+                  std::string_view alias,
+                  std::uint64_t number);
+  /// Throws no_such_segment, permission_denied, invalid_argument (`latest`).
+  void remove_alias(session_id session, std::string_view base, std::string_view alias);
+  /// The published version that a name refers to, with a number, an alias, or neither: `latest`.
+  /// Throws invalid_argument, no_such_segment.
+  [[nodiscard]] resolved_version resolve(std::string_view name) const;
+  /// Those of a name, the highest first; none: there is no such name.
+  [[nodiscard]] std::vector<version_facts> versions_of(std::string_view base) const;
 
   /// Its descriptors are gone: as if its creator removed it. Leases stay, and mappings keep the
   /// memory. Precondition: a segment of this generation exists.
@@ -549,13 +601,16 @@ class domain {
     end_kind how = end_kind::goodbye;
     std::set<gpushm::generation> left;
     std::set<gpushm::generation> created;  ///< also those that are in `left`
+    std::set<std::uint64_t> building;      ///< versions that it was building
     charges held;                          ///< memory of the leases in `left`
     // Only to be freed. The names may be those of segments that no longer exist.
     names unpublished;
     std::set<std::uint64_t> awaiting_reply;
     std::set<std::uint64_t> queued_questions;
 
-    [[nodiscard]] bool has_leases() const noexcept { return !left.empty() || !created.empty(); }
+    [[nodiscard]] bool has_leases() const noexcept {
+      return !left.empty() || !created.empty() || !building.empty();
+    }
     /// Returns true if more is left.
     bool free_some() noexcept;
   };
@@ -585,6 +640,7 @@ class domain {
     std::shared_ptr<core::payload> payload;
     std::set<gpushm::generation> leased;
     std::set<gpushm::generation> created;
+    std::set<std::uint64_t> building;  ///< versions that it builds, by `version_origin::id`
     std::set<std::uint64_t> waiting;
     std::set<std::uint64_t> confirming;  ///< its opens that wait for an exporter's confirmation
     std::uint32_t subscriptions = 0;
@@ -627,6 +683,8 @@ class domain {
   void restore_confirmation(std::uint64_t id, const saved_confirmation& confirmation);
   void restore_end(session_id session, const saved_end& end);
   void restore_unkept(session_id session, const saved_unkept& unkept);
+  void restore_version(std::uint64_t id, const saved_version& saved);
+  void restore_alias(std::uint32_t slot, const saved_alias& saved);
   void restore_indexes();
   [[nodiscard]] static saved_value saved_part(const unkept& unkept, std::uint64_t part);
   /// Adds an object to `effects::records`.
@@ -642,6 +700,21 @@ class domain {
   void check_name_is_free(session_id session,
                           const reservation& reservation,
                           bool is_handed_back) const;
+  void check_manages(session_id session, std::string_view base) const;
+  void check_reservation_of_version(session_id session,
+                                    const reservation& wanted,
+                                    bool is_handed_back) const;
+  [[nodiscard]] segment* published_of(std::string_view name) const noexcept;
+  [[nodiscard]] alias_word alias_of(std::string_view name) const noexcept;
+  [[nodiscard]] error no_such_version(std::string_view name) const;
+  void publish_part(session_id session, segment& part);
+  void publish_now(session_id session, segment& reserved);
+  void make_room_for_moves();
+  [[nodiscard]] bool has_room_for_moves() const noexcept;
+  void settle_versions() noexcept;
+  void wake_alias(std::string_view alias) noexcept;
+  void wake_under_aliases(const segment& published) noexcept;
+  void work_on_versions();
   [[nodiscard]] bool may_see(session_id session, const segment& segment) const;
   [[nodiscard]] bool may_manage(session_id session, const segment& segment) const;
   [[nodiscard]] bool is_owner(const peer& peer) const noexcept {
@@ -656,6 +729,8 @@ class domain {
   /// True if the effects of ending a lease on `segment` fit into the capacity of `pending()`.
   [[nodiscard]] bool has_room_to_end(const segment& segment) const;
   [[nodiscard]] bool has_room_to_wake() const noexcept;
+  /// Capacity reserved for effects of each kind: those of one turn and of one segment.
+  static constexpr std::size_t min_capacity = 1'024;
   void make_room(std::size_t changes, std::size_t replies);
   void make_room_to_record(std::size_t objects);
   [[nodiscard]] bool has_room_to_record(std::size_t objects) const noexcept;
@@ -720,7 +795,7 @@ class domain {
   [[nodiscard]] error writer_ending(const segment& segment) const;
   void transfer(segment& segment, session_id source, session_id target) noexcept;
   void wake_after_fence(std::string_view name);
-  bool wake_some(segment& published);
+  bool wake_some(std::string_view name, segment& published);
   void end_with_exporter(segment& segment, end_kind end, const actor& actor);
   bool refuse_unconfirmed(gpushm::generation generation, end_kind end);
   void refuse_later(gpushm::generation generation) noexcept;
@@ -777,6 +852,13 @@ class domain {
   gpushm::generation next_generation_;
   core::generation_times generation_times_;
   slot_table slots_;
+  version_table versions_;
+  struct version_record {
+    charges held;
+    session_id builder = 0;  ///< has it in `building`; 0: none
+  };
+  std::unordered_map<std::uint64_t, version_record> version_records_;  ///< by `version_origin::id`
+  std::unordered_map<std::uint32_t, charges> alias_charges_;           ///< by slot
   std::size_t lease_count_ = 0;
   std::size_t ending_sessions_ = 0;  ///< of sessions_
   std::list<ended_session> ended_;

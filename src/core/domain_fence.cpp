@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/segments/exporter_bound.hpp"
-#include "base/segments/names.hpp"
+#include "base/segments/versioned_names.hpp"
 #include "core/domain.hpp"
 
 namespace gpushm::core {
@@ -121,11 +121,15 @@ error domain::writer_ending(const segment& segment) const {
 
 /// Answers opens that waited because the segment's contents were not final.
 void domain::wake_after_fence(std::string_view name) {
-  if (waiting_by_name_.find(name) == waiting_by_name_.end()) {
+  const auto at = published_.find(name);
+  if (waiting_by_name_.empty() || at == published_.end()) {
     return;
   }
-  if (const auto at = published_.find(name); at != published_.end()) {
+  if (waiting_by_name_.find(name) != waiting_by_name_.end()) {
     wake(*at->second);
+  }
+  if (at->second->is_versioned) {
+    wake_under_aliases(*at->second);
   }
 }
 
@@ -179,7 +183,7 @@ domain::unfence_choice domain::choose_to_unfence(session_id session, const segme
 }
 
 bool domain::unfence(session_id session, std::string_view name) {
-  base::check_name({}, name);
+  base::check_segment_name({}, name);
   segment& segment = visible(session, name, 0);
   const actor asks = find_session(session).who;
   const auto [holders, has_more] = choose_to_unfence(session, segment);
@@ -244,7 +248,13 @@ bool domain::resume_some(session_id session) noexcept {
   const auto from = sessions_.find(successor.resumes);
   participant& gone = from->second;
   for (std::size_t left = max_resumed_per_turn; left != 0; --left) {
-    if (!gone.leased.empty() || !gone.created.empty()) {
+    if (!gone.building.empty()) {
+      const std::uint64_t id = *gone.building.begin();
+      successor.building.insert(gone.building.extract(gone.building.begin()));
+      versions_.set_session(id, session);
+      version_records_.at(id).builder = session;
+      settle_versions();
+    } else if (!gone.leased.empty() || !gone.created.empty()) {
       const gpushm::generation next =
           gone.leased.empty() ? *gone.created.begin() : *gone.leased.begin();
       transfer(*segments_.at(next), from->first, session);

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/segments/exporter_bound.hpp"
-#include "base/segments/names.hpp"
+#include "base/segments/versioned_names.hpp"
 #include "core/domain.hpp"
 #include "core/open_advice.hpp"
 
@@ -80,6 +80,9 @@ void domain::take_lease(session_id session, segment& segment) {
     throw;
   }
   segment.leases.push_back({session, 1});
+  if (segment.is_versioned && segment.leases.size() == 1) {
+    versions_.hold(segment.generation);
+  }
   ++lease_count_;
   if (session != segment.creator_session) {
     emit(event_kind::opened, segment, holder.who);
@@ -106,6 +109,9 @@ void domain::end_lease(session_id session,
   segment.used = segment.used || (at->used && session != segment.creator_session);
   note(record_kind::segment, segment.generation);
   segment.leases.erase(at);
+  if (segment.is_versioned && segment.leases.empty()) {
+    versions_.release(segment.generation);
+  }
   --lease_count_;
   if (const auto holder = sessions_.find(session); holder != sessions_.end()) {
     holder->second.leased.erase(segment.generation);
@@ -163,18 +169,18 @@ void domain::grant_or_refuse(session_id session, const open_request& request, se
 
 void domain::open(session_id session, const open_request& request) {
   or_refuse(session, request, [&] {
-    base::check_name({}, request.name);
+    base::check_segment_name({}, request.name);
     static_cast<void>(find_session(session));
-    const auto at = published_.find(request.name);
-    const bool must_wait = at != published_.end() && waits_for_fence(*at->second);
+    segment* const published = published_of(request.name);
+    const bool must_wait = published != nullptr && waits_for_fence(*published);
     if (must_wait && !request.deadline) {
-      throw writer_ending(*at->second);
+      throw writer_ending(*published);
     }
-    if (at != published_.end() && !must_wait) {
-      if (base::is_exporter_bound(at->second->backend)) {
-        confirm_with_exporter(session, request, *at->second, request.asked);
+    if (published != nullptr && !must_wait) {
+      if (base::is_exporter_bound(published->backend)) {
+        confirm_with_exporter(session, request, *published, request.asked);
       } else {
-        grant_or_refuse(session, request, *at->second);
+        grant_or_refuse(session, request, *published);
       }
       return;
     }
@@ -495,7 +501,7 @@ domain::waiting_open domain::take_waiting(std::uint64_t id) {
 }
 
 void domain::wake(segment& published) {
-  if (!wake_some(published)) {
+  if (!wake_some(published.name, published)) {
     return;
   }
   std::list<std::string>& place = waiting_by_name_.find(published.name)->second.place;
@@ -515,13 +521,13 @@ bool domain::has_room_to_wake() const noexcept {
 }
 
 /// Answers some opens that wait for the name. Returns true if more are left.
-bool domain::wake_some(segment& published) {
+bool domain::wake_some(std::string_view name, segment& published) {
   if (waits_for_fence(published)) {
     return false;
   }
   const bool now = has_room_to_wake();
   for (std::size_t left = now ? opens_per_turn : 0; left != 0; --left) {
-    const auto at = waiting_by_name_.find(published.name);
+    const auto at = waiting_by_name_.find(name);
     if (at == waiting_by_name_.end()) {
       return false;
     }
@@ -535,7 +541,7 @@ bool domain::wake_some(segment& published) {
       confirm_with_exporter(woken.session, woken.request, published, *woken.request.deadline);
     });
   }
-  return waiting_by_name_.contains(published.name);
+  return waiting_by_name_.contains(name);
 }
 
 // ---- deadlines ----
@@ -559,10 +565,10 @@ void domain::tick() {
 
 void domain::expire_waiting(std::uint64_t id) {
   const waiting_open expired = take_waiting(id);
-  const auto at = published_.find(expired.request.name);
+  const segment* const published = published_of(expired.request.name);
   refuse_with(expired.session, expired.request, [&] {
-    return at != published_.end() && waits_for_fence(*at->second)
-               ? writer_ending(*at->second)
+    return published != nullptr && waits_for_fence(*published)
+               ? writer_ending(*published)
                : after_timeout(no_such_segment(expired.request.name));
   });
 }

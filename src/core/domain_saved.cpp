@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/segments/exporter_bound.hpp"
+#include "base/segments/versioned_names.hpp"
 #include "core/domain.hpp"
 #include "core/saved_state.hpp"
 
@@ -65,6 +66,7 @@ saved_value domain::saved(const record_name& name) const {
         to.creator_session = from.creator_session;
         to.exporter_gone = from.exporter_gone;
         to.device_lost = from.device_lost;
+        to.complete = from.complete;
         return to;
       }
       break;
@@ -125,6 +127,16 @@ saved_value domain::saved(const record_name& name) const {
     case record_kind::dead_name:
       if (const dead_name* const dead = find_in(dead_names_in_order_, name.first)) {
         return saved_dead_name{dead->name, dead->device_lost};
+      }
+      break;
+    case record_kind::version:
+      if (auto version = versions_.saved_version_of(name.first)) {
+        return std::move(*version);
+      }
+      break;
+    case record_kind::alias:
+      if (auto alias = versions_.saved_alias_of(static_cast<std::uint32_t>(name.first))) {
+        return std::move(*alias);
       }
       break;
   }
@@ -190,6 +202,9 @@ void domain::visit_saved(const std::function<void(const record_name&, saved_valu
   for (const auto& [place, dead] : dead_names_in_order_) {
     add(record_kind::dead_name, place);
   }
+  versions_.visit_records([&](const version_table::changed& each) {
+    add(each.is_alias ? record_kind::alias : record_kind::version, each.key);
+  });
 }
 
 domain::domain(std::string name,
@@ -229,6 +244,10 @@ domain::domain(std::string name,
       require(key < next_dead_name_ && dead_names_.emplace(dead->name, key).second,
               "a name is dead twice");
       dead_names_in_order_.emplace(key, dead_name{dead->name, dead->device_lost});
+    } else if (const auto* const version = std::get_if<saved_version>(&value)) {
+      restore_version(key, *version);
+    } else if (const auto* const alias = std::get_if<saved_alias>(&value)) {
+      restore_alias(static_cast<std::uint32_t>(key), *alias);
     }
   }
   restore_indexes();
@@ -288,6 +307,8 @@ void domain::restore_segment(gpushm::generation generation, const saved_segment&
   to.creator_session = saved.creator_session;
   to.exporter_gone = saved.exporter_gone;
   to.device_lost = saved.device_lost;
+  to.complete = saved.complete;
+  to.is_versioned = base::is_versioned_name(to.name);
   require(slots_.take({to.slot, generation, to.state()}),
           "a segment has a slot that does not exist, or that of another one");
   to.held = charges_of_existing(saved, saved.creator);
@@ -348,6 +369,7 @@ void domain::restore_subscription(session_id session,
 void domain::restore_waiting(std::uint64_t id, const saved_open& open) {
   const auto at = sessions_.find(open.session);
   require(at != sessions_.end(), "an open belongs to no session");
+  base::check_segment_name({}, open.request.name);
   require(id < next_waiting_ && open.request.deadline,
           "an open waits under a number that was not given out, or forever");
   waiting_.emplace(id, waiting_open{open.session, open.request});
@@ -440,11 +462,30 @@ void domain::restore_indexes() {
       return at != over.end();
     };
     static_cast<void>(ends_with(reserved.creator_session));
+    if (reserved.is_versioned && !reserved.removed) {
+      const auto parsed = base::parse_versioned_name({}, reserved.name);
+      versions_.restore_segment(parsed.base,
+                                parsed.number,
+                                parsed.part,
+                                reserved.generation,
+                                reserved.allocated_bytes,
+                                reserved.complete || reserved.published);
+      if (!reserved.leases.empty()) {
+        versions_.hold(reserved.generation);
+      }
+    }
     for (const lease& held : reserved.leases) {
       // Otherwise it would never end.
       require(ends_with(held.holder), "a lease belongs to no session");
     }
   }
+  versions_.visit_building([&](std::uint64_t id, session_id builder) {
+    const auto at = over.find(builder);
+    require(at != over.end() || sessions_.contains(builder), "a version belongs to no session");
+    if (at != over.end()) {
+      at->second->building.insert(id);
+    }
+  });
   make_room_to_record(waiting_.size() + confirming_.size() + subscriptions_.size());
   // Opens that were left for a later turn.
   for (auto& [generation, same] : confirming_by_generation_) {
@@ -454,8 +495,8 @@ void domain::restore_indexes() {
     }
   }
   for (auto& [name, same] : waiting_by_name_) {
-    const auto at = published_.find(name);
-    if (at != published_.end() && !waits_for_fence(*at->second)) {
+    const segment* const at = published_of(name);
+    if (at != nullptr && !waits_for_fence(*at)) {
       due_.splice(due_.end(), same.place);
     }
   }

@@ -178,6 +178,7 @@ void domain::disconnect(session_id id, bool clean) {
   over.how = clean ? end_kind::goodbye : end_kind::death;
   over.left = std::move(gone.leased);
   over.created = std::move(gone.created);
+  over.building = std::move(gone.building);
   over.held = std::move(gone.held);
   over.unpublished = std::move(gone.unpublished);
   over.awaiting_reply = std::move(gone.awaiting_reply);
@@ -215,8 +216,8 @@ std::size_t domain::leases_per_turn() const noexcept {
 
 bool domain::work() {
   if (!due_.empty()) {
-    const auto at = published_.find(due_.front());
-    if (at == published_.end() || !wake_some(*at->second)) {
+    segment* const published = published_of(due_.front());
+    if (published == nullptr || !wake_some(due_.front(), *published)) {
       const auto same = waiting_by_name_.find(due_.front());
       if (same == waiting_by_name_.end()) {
         due_.pop_front();
@@ -235,6 +236,7 @@ bool domain::work() {
   if (!lost_devices_.empty()) {
     lose_some();
   }
+  work_on_versions();
   // A bounded number of leases, of both queues.
   const std::size_t leases = leases_per_turn();
   const std::size_t each = ended_.empty() || unkept_.empty() ? leases : (leases + 1) / 2;
@@ -268,6 +270,15 @@ bool domain::work() {
 
 /// Returns false if it must wait for capacity for its effects.
 bool domain::end_next_lease(ended_session& gone) {
+  if (!gone.building.empty()) {
+    if (!has_room_for_moves()) {
+      return false;
+    }
+    versions_.fail(*gone.building.begin(), next_generation_);
+    gone.building.erase(gone.building.begin());
+    settle_versions();
+    return true;
+  }
   const gpushm::generation next = gone.left.empty() ? *gone.created.begin() : *gone.left.begin();
   const auto entry = segments_.find(next);
   if (entry == segments_.end()) {
@@ -327,10 +338,17 @@ void domain::end_lease_of_ended_session(session_id id,
     return;
   }
   segment.creator_session = 0;
+  if (segment.is_versioned) {
+    versions_.fail_of(segment.generation, next_generation_);
+    settle_versions();
+  }
   note(record_kind::segment, segment.generation);
   note(record_kind::lease, segment.generation, id);
   if (held) {
     segment.leases.erase(own);
+    if (segment.is_versioned && segment.leases.empty()) {
+      versions_.release(segment.generation);
+    }
     --lease_count_;
   }
   if (base::ends_with_creator(segment.backend)) {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -19,6 +21,13 @@ struct slot_word {
   std::uint32_t slot = 0;
   gpushm::generation generation = 0;
   std::optional<segment_state> state;
+};
+
+/// The word of an alias in the state table.
+struct alias_word {
+  std::uint32_t slot = 0;
+  gpushm::generation generation = 0;  ///< that of the last move
+  friend bool operator==(const alias_word&, const alias_word&) = default;
 };
 
 /// An open whose reply comes later, unless it is cancelled.
@@ -38,6 +47,8 @@ struct open_reply {
   std::shared_ptr<const segment> found;  ///< null: refused
   std::optional<error> why;              ///< of a refusal; nullopt: no memory for a text
   bool late = false;                     ///< it was in `effects::waits` before
+  /// The alias by which it was opened; generation 0: none.
+  alias_word alias = {};
 };
 
 /// Asks the exporter whether the segment's memory is still what it shared; pass its reply to
@@ -46,6 +57,13 @@ struct question {
   session_id exporter = 0;
   std::uint64_t confirmation = 0;
   gpushm::generation generation = 0;
+};
+
+/// An alias that has moved.
+struct alias_move {
+  std::shared_ptr<const std::string> name;  ///< `BASE@ALIAS`
+  alias_word word;
+  std::uint64_t number = 0;  ///< what it refers to now; 0: nothing
 };
 
 /// An event on a segment. `of` may already be erased from the domain; its name and generation
@@ -60,6 +78,13 @@ struct change {
   /// The number of the change for subscribers, without gaps, even across a restart; 0: for a
   /// holder. The next number is recorded with the change (`saved_numbers`).
   std::uint64_t number = 0;
+  /// Set for subscribers of `alias_moved`, which has no `of`.
+  alias_move moved = {};
+
+  [[nodiscard]] std::string_view name() const noexcept { return of ? of->name : *moved.name; }
+  [[nodiscard]] gpushm::generation generation() const noexcept {
+    return of ? of->generation : moved.word.generation;
+  }
 };
 
 /// Kinds of objects that `domain::saved` returns. Stored: never renumber.
@@ -75,6 +100,8 @@ enum class record_kind : std::uint32_t {
   end = 9,
   unkept = 10,
   dead_name = 11,
+  version = 12,
+  alias = 13,
 };
 
 /// One of these objects; saved_state.hpp has the meaning of the keys.

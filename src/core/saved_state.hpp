@@ -12,6 +12,7 @@
 #include "core/domain.hpp"
 #include "core/effects.hpp"
 #include "core/segment.hpp"
+#include "core/versions.hpp"
 
 namespace gpushm::core {
 
@@ -63,6 +64,7 @@ struct saved_segment : reservation {
   session_id creator_session = 0;
   bool exporter_gone = false;
   bool device_lost = false;
+  bool complete = false;
   friend bool operator==(const saved_segment&, const saved_segment&) = default;
 };
 

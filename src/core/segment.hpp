@@ -67,6 +67,8 @@ struct segment : base::reservation, std::enable_shared_from_this<segment> {
   std::uint32_t attached_chunks = 0;
   [[no_unique_address]] peer creator;  // the next members are in its padding
   bool published = false;
+  bool is_versioned : 1 = false;  ///< it belongs to a version
+  bool complete : 1 = false;      ///< a part that its creator has published; its version may not be
   bool removed = false;
   bool exporter_gone = false;  ///< its exporter has died; false again once it is removed by name
   bool device_lost = false;    ///< its GPU was reported lost while it existed; it is also removed

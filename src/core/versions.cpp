@@ -2,7 +2,6 @@
 #include "core/versions.hpp"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
 #include "base/segments/versioned_names.hpp"
@@ -30,6 +29,16 @@ error too_many(std::size_t limit, std::string_view what_there_are, std::string_v
           next_step};
 }
 
+void require(bool holds, std::string_view otherwise) {
+  if (!holds) {
+    throw error(errc::invalid_argument,
+                {},
+                {},
+                "the saved state is inconsistent: " + std::string(otherwise),
+                "report this as a bug");
+  }
+}
+
 error latest_follows() {
   return {errc::invalid_argument,
           {},
@@ -40,13 +49,20 @@ error latest_follows() {
 
 }  // namespace
 
+version_table::version_table(const limits& limits) : limits_(limits) {
+  // More than one call changes: a version, and the aliases of its name.
+  constexpr std::size_t others = 16;
+  changed_.reserve(std::size_t{limits.aliases_per_name} + others);
+}
+
 // ---- versions ----
 
 std::uint64_t version_table::create(std::string_view base,
                                     std::uint64_t number,
                                     std::vector<std::string> parts,
                                     const retention& keep,
-                                    std::uint32_t latest_slot) {
+                                    std::uint32_t latest_slot,
+                                    const version_origin& origin) {
   if (parts.empty()) {
     parts.emplace_back();
   }
@@ -80,24 +96,54 @@ std::uint64_t version_table::create(std::string_view base,
   } else {
     owner = &new_names[std::string(base)];
     owner->base = base;
+    owner->owner = origin.creator;
     owner->waiting.push_back(owner);
-    make_alias(*owner, owner->aliases, latest_alias, latest_slot);
+    make_alias(*owner, owner->aliases, latest_alias, latest_slot).word.generation = origin.id;
   }
   std::map<std::uint64_t, version> new_versions;
-  version& made = new_versions[number == 0 ? last + 1 : number];
-  made.owner = owner;
-  made.number = new_versions.begin()->first;
-  made.waiting.push_back(&made);
-  made.incomplete = parts.size();
-  made.parts.reserve(parts.size());
-  for (std::string& each : parts) {
-    made.parts.push_back({std::move(each)});
+  version& made =
+      make_version(*owner, new_versions, number == 0 ? last + 1 : number, std::move(parts), origin);
+  alias& latest = owner->aliases.find(latest_alias)->second;
+  by_slot_.emplace(latest.word.slot, &latest);  // no effect if the name exists
+  try {
+    by_id_.emplace(origin.id, &made);
+  } catch (...) {
+    if (existing == names_.end()) {
+      by_slot_.erase(latest.word.slot);
+    }
+    throw;
   }
   names_.merge(new_names);
   owner->keep = keep;
   owner->last = made.number;
   owner->versions.merge(new_versions);
+  note(latest);
+  note(made);
   return owner->last;
+}
+
+version_table::version& version_table::make_version(name& owner,
+                                                    std::map<std::uint64_t, version>& where,
+                                                    std::uint64_t number,
+                                                    std::vector<std::string> parts,
+                                                    const version_origin& origin) {
+  version& made = where[number];
+  made.owner = &owner;
+  made.number = number;
+  made.origin = origin;
+  made.waiting.push_back(&made);
+  made.leaving.push_back(&made);
+  made.incomplete = parts.size();
+  made.parts.reserve(parts.size());
+  for (std::string& each : parts) {
+    made.parts.push_back({std::move(each)});
+  }
+  return made;
+}
+
+const peer* version_table::owner_of(std::string_view base) const noexcept {
+  const auto owner = names_.find(base);
+  return owner == names_.end() ? nullptr : &owner->second.owner;
 }
 
 version_table::alias& version_table::make_alias(name& owner,
@@ -106,6 +152,7 @@ version_table::alias& version_table::make_alias(name& owner,
                                                 std::uint32_t slot) {
   alias& made = where[std::string(text)];
   made.text = text;
+  made.full = std::make_shared<const std::string>(owner.base + "@" + made.text);
   made.owner = &owner;
   made.word.slot = slot;
   made.waiting.push_back(&made);
@@ -130,6 +177,7 @@ std::optional<version_table::state> version_table::state_of(std::string_view bas
 void version_table::withdraw(std::string_view base, std::uint64_t number, gpushm::generation next) {
   version& withdrawn = existing(base, number);
   withdrawn.withdrawn = true;
+  note(withdrawn);
   follow_publications(*withdrawn.owner, next);
   look_later(*withdrawn.owner);
 }
@@ -148,12 +196,24 @@ void version_table::end(std::string_view base, std::uint64_t number, gpushm::gen
   begin_to_end(ending, next);
 }
 
-void version_table::fail(std::string_view base,
-                         std::uint64_t number,
-                         gpushm::generation next) noexcept {
-  version* const building = find(names_, base, number);
-  if (building != nullptr && building->state == state::building) {
-    begin_to_end(*building, next);
+void version_table::fail(std::uint64_t id, gpushm::generation next) noexcept {
+  const auto at = by_id_.find(id);
+  if (at != by_id_.end() && at->second->state == state::building) {
+    begin_to_end(*at->second, next);
+  }
+}
+
+void version_table::fail_of(gpushm::generation generation, gpushm::generation next) noexcept {
+  const auto at = segments_.find(generation);
+  if (at != segments_.end() && at->second.part != place::none) {
+    fail(at->second.in->origin.id, next);
+  }
+}
+
+void version_table::set_session(std::uint64_t id, session_id session) noexcept {
+  if (const auto at = by_id_.find(id); at != by_id_.end()) {
+    at->second->origin.session = session;
+    note(*at->second);
   }
 }
 
@@ -162,6 +222,8 @@ void version_table::begin_to_end(version& ending, gpushm::generation next) noexc
     return;
   }
   ending.state = state::ending;
+  note(ending);
+  left_.remove(&ending);  // its holders hear that it is removed
   name& owner = *ending.owner;
   for (auto& [text, each] : owner.aliases) {
     if (each.target == ending.number && text != latest_alias) {
@@ -210,6 +272,40 @@ void version_table::reserve(std::string_view base,
   }
 }
 
+void version_table::unreserve(gpushm::generation generation) noexcept {
+  const auto at = segments_.find(generation);
+  if (at == segments_.end()) {
+    return;
+  }
+  const place undone = at->second;
+  segments_.erase(at);
+  undone.in->segments.erase(generation);
+  undone.in->bytes -= undone.bytes;
+  if (undone.part != place::none) {
+    undone.in->parts[undone.part].generation = 0;
+  }
+}
+
+bool version_table::is_part(gpushm::generation generation) const noexcept {
+  const auto at = segments_.find(generation);
+  return at != segments_.end() && at->second.part != place::none;
+}
+
+bool version_table::is_part_being_built(gpushm::generation generation) const noexcept {
+  const auto at = segments_.find(generation);
+  return at != segments_.end() && at->second.part != place::none &&
+         at->second.in->state == state::building;
+}
+
+bool version_table::is_last_part(gpushm::generation generation) const noexcept {
+  const auto at = segments_.find(generation);
+  if (at == segments_.end() || at->second.part == place::none) {
+    return false;
+  }
+  const version& in = *at->second.in;
+  return in.state == state::building && in.incomplete == 1 && !in.parts[at->second.part].complete;
+}
+
 bool version_table::is_visible(gpushm::generation generation) const noexcept {
   const auto at = segments_.find(generation);
   return at == segments_.end() || at->second.in->state == state::published;
@@ -230,6 +326,8 @@ bool version_table::complete(gpushm::generation generation, gpushm::generation n
     return false;
   }
   in.state = state::published;
+  in.origin.session = 0;
+  note(in);
   follow_publications(*in.owner, next);
   look_later(*in.owner);
   return true;
@@ -324,7 +422,9 @@ void version_table::move(std::string_view base,
     }
     aliases made;
     alias& fresh = make_alias(owner, made, text, slot);
+    by_slot_.emplace(slot, &fresh);
     owner.aliases.merge(made);
+    note(fresh);
     refer(fresh, number, next);
   }
   look_later(owner);
@@ -349,6 +449,8 @@ void version_table::remove_alias(std::string_view base, std::string_view text) {
 }
 
 void version_table::erase(alias& gone) noexcept {
+  note(gone);
+  by_slot_.erase(gone.word.slot);
   moved_.remove(&gone);
   free_slots_.splice(free_slots_.end(), gone.freed);
   name& owner = *gone.owner;
@@ -359,12 +461,17 @@ void version_table::refer(alias& moved, std::uint64_t number, gpushm::generation
   if (moved.target == number) {
     return;
   }
-  if (!moved.waiting.empty()) {
-    moved.left = moved.target;
-    moved_.splice(moved_.end(), moved.waiting);
-  }
+  name& owner = *moved.owner;
+  const auto before = owner.versions.find(moved.target);
+  moved_.splice(moved_.end(), moved.waiting);  // no effect if it is there
   moved.target = number;
   moved.word.generation = next;
+  note(moved);
+  if (before != owner.versions.end() && before->second.state == state::published &&
+      !is_referred_to(owner, before->first)) {
+    before->second.skipped = 0;
+    left_.splice(left_.end(), before->second.leaving);
+  }
 }
 
 void version_table::follow_publications(name& owner, gpushm::generation next) noexcept {
@@ -379,14 +486,30 @@ void version_table::follow_publications(name& owner, gpushm::generation next) no
 
 // ---- what follows ----
 
-std::optional<alias_move> version_table::take_move() {
+std::optional<alias_move> version_table::take_move() noexcept {
   if (moved_.empty()) {
     return std::nullopt;
   }
   alias& moved = *moved_.front();
-  alias_move taken{moved.owner->base, moved.text, moved.word, moved.target, moved.left};
   moved.waiting.splice(moved.waiting.end(), moved_, moved_.begin());
-  return taken;
+  return alias_move{moved.full, moved.word, moved.target};
+}
+
+gpushm::generation version_table::left_by_alias() noexcept {
+  while (!left_.empty()) {
+    version& first = *left_.front();
+    const auto next = first.segments.upper_bound(first.skipped);
+    if (next != first.segments.end() && !is_referred_to(*first.owner, first.number)) {
+      return *next;
+    }
+    first.leaving.splice(first.leaving.end(), left_, left_.begin());
+  }
+  return 0;
+}
+
+void version_table::skip_left() noexcept {
+  version& first = *left_.front();
+  first.skipped = *first.segments.upper_bound(first.skipped);
 }
 
 gpushm::generation version_table::next_to_withdraw() const noexcept {
@@ -450,6 +573,9 @@ void version_table::erase_if_empty(version& ended) noexcept {
     return;
   }
   name& owner = *ended.owner;
+  note(ended);
+  by_id_.erase(ended.origin.id);
+  left_.remove(&ended);
   ending_.remove(&ended);
   owner.versions.erase(owner.versions.find(ended.number));
   if (!owner.versions.empty()) {
@@ -460,6 +586,124 @@ void version_table::erase_if_empty(version& ended) noexcept {
     erase(owner.aliases.begin()->second);
   }
   names_.erase(names_.find(owner.base));
+}
+
+// ---- as values ----
+
+void version_table::note(changed changed) noexcept {
+  if (taken_ != 0) {
+    changed_.clear();
+    taken_ = 0;
+  }
+  if (changed_.size() == changed_.capacity()) {
+    is_too_much_changed_ = true;
+    return;
+  }
+  changed_.push_back(changed);
+}
+
+std::optional<std::span<const version_table::changed>> version_table::take_changes() noexcept {
+  if (std::exchange(is_too_much_changed_, false)) {
+    changed_.clear();
+    taken_ = 0;
+    return std::nullopt;
+  }
+  const std::span<const changed> fresh = std::span<const changed>(changed_).subspan(taken_);
+  taken_ = changed_.size();
+  return fresh;
+}
+
+std::optional<saved_version> version_table::saved_version_of(std::uint64_t id) const {
+  const auto at = by_id_.find(id);
+  if (at == by_id_.end()) {
+    return std::nullopt;
+  }
+  const version& of = *at->second;
+  saved_version saved{
+      of.owner->base, of.number, of.state, of.withdrawn, {}, of.origin.creator, of.origin.session};
+  for (const part& each : of.parts) {
+    saved.parts.push_back(each.name);
+  }
+  return saved;
+}
+
+std::optional<saved_alias> version_table::saved_alias_of(std::uint32_t slot) const {
+  const auto at = by_slot_.find(slot);
+  if (at == by_slot_.end()) {
+    return std::nullopt;
+  }
+  const alias& of = *at->second;
+  saved_alias saved{of.owner->base, of.text, of.word.generation, of.target};
+  if (of.text == latest_alias) {
+    saved.last = of.owner->last;
+    saved.keep = of.owner->keep;
+    saved.owner = of.owner->owner;
+  }
+  return saved;
+}
+
+void version_table::restore(std::uint64_t id, const saved_version& saved) {
+  require(saved.number != 0 && !saved.parts.empty(), "a version has no number or no parts");
+  name& owner = names_[saved.base];
+  if (owner.base.empty()) {
+    owner.base = saved.base;
+    owner.waiting.push_back(&owner);
+    look_later(owner);
+  }
+  require(!owner.versions.contains(saved.number), "two versions have one number");
+  version& made = make_version(
+      owner, owner.versions, saved.number, saved.parts, {id, saved.creator, saved.session});
+  made.state = saved.state;
+  made.withdrawn = saved.withdrawn;
+  if (saved.state == state::ending) {
+    ending_.splice(ending_.end(), made.waiting);
+  }
+  require(by_id_.emplace(id, &made).second, "two versions have one record");
+}
+
+void version_table::restore(std::uint32_t slot, const saved_alias& saved) {
+  const auto owner = names_.find(saved.base);
+  require(owner != names_.end() && !owner->second.aliases.contains(saved.alias),
+          "an alias belongs to no name, or exists twice");
+  alias& made = make_alias(owner->second, owner->second.aliases, saved.alias, slot);
+  made.word.generation = saved.generation;
+  made.target = saved.number;
+  if (saved.number != 0) {
+    const auto target = owner->second.versions.find(saved.number);
+    require(target != owner->second.versions.end() && target->second.state == state::published,
+            "an alias refers to no published version");
+  }
+  if (saved.alias == latest_alias) {
+    owner->second.last = saved.last;
+    owner->second.keep = saved.keep;
+    owner->second.owner = saved.owner;
+  }
+  require(by_slot_.emplace(slot, &made).second, "two aliases have one slot");
+}
+
+void version_table::restore_segment(std::string_view base,
+                                    std::uint64_t number,
+                                    std::string_view part_name,
+                                    gpushm::generation generation,
+                                    std::uint64_t bytes,
+                                    bool is_complete) {
+  version* const known = find(names_, base, number);
+  require(known != nullptr, "a segment belongs to no version");
+  version& in = *known;
+  require(in.owner->aliases.contains(latest_alias), "a name has no alias latest");
+  place made{&in, place::none, bytes, false};
+  const auto at = std::find_if(
+      in.parts.begin(), in.parts.end(), [&](const part& each) { return each.name == part_name; });
+  if (at != in.parts.end()) {
+    require(at->generation == 0, "two segments are one part");
+    made.part = static_cast<std::size_t>(at - in.parts.begin());
+    at->generation = generation;
+    at->complete = is_complete;
+    in.incomplete -= is_complete ? 1 : 0;
+  }
+  in.segments.insert(generation);
+  segments_.emplace(generation, made);
+  in.bytes += bytes;
 }
 
 }  // namespace gpushm::core

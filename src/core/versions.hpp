@@ -5,13 +5,17 @@
 #include <cstdint>
 #include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "core/effects.hpp"
+#include "core/segment.hpp"
 #include "gpushm/types.hpp"
 
 namespace gpushm::core {
@@ -24,20 +28,36 @@ struct retention {
   friend bool operator==(const retention&, const retention&) = default;
 };
 
-/// The word of an alias in the state table.
-struct alias_word {
-  std::uint32_t slot = 0;
-  gpushm::generation generation = 0;  ///< that of the last move
-  friend bool operator==(const alias_word&, const alias_word&) = default;
+/// Where a version comes from.
+struct version_origin {
+  std::uint64_t id = 0;  ///< of its record; no other version has it
+  peer creator = {};
+  session_id session = 0;  ///< 0 once that has ended
+  friend bool operator==(const version_origin&, const version_origin&) = default;
 };
 
-/// An alias that has moved.
-struct alias_move {
+/// A version as a value. Key: `version_origin::id`.
+struct saved_version {
+  std::string base;
+  std::uint64_t number = 0;
+  version_state state = version_state::building;
+  bool withdrawn = false;
+  std::vector<std::string> parts;
+  peer creator = {};
+  session_id session = 0;
+  friend bool operator==(const saved_version&, const saved_version&) = default;
+};
+
+/// An alias as a value. Key: its slot. `latest` has what its name has, too.
+struct saved_alias {
   std::string base;
   std::string alias;
-  alias_word word;
-  std::uint64_t number = 0;  ///< what it refers to now; 0: nothing
-  std::uint64_t left = 0;    ///< what it referred to before; 0: nothing
+  gpushm::generation generation = 0;  ///< of its last move
+  std::uint64_t number = 0;           ///< what it refers to; 0: nothing
+  std::uint64_t last = 0;             ///< the highest number that was given
+  retention keep = {};
+  peer owner = {};
+  friend bool operator==(const saved_alias&, const saved_alias&) = default;
 };
 
 /// The versions of a domain's names, their parts, and the aliases (docs/adr/0046): which numbers
@@ -58,22 +78,27 @@ class version_table {
     std::uint32_t aliases_per_name = 16;
     std::uint32_t parts_per_version = 1'024;
   };
-  enum class state : std::uint8_t { building, published, ending };
+  using state = version_state;
 
-  explicit version_table(const limits& limits) noexcept : limits_(limits) {}
+  explicit version_table(const limits& limits);
 
   // ---- versions ----
 
   [[nodiscard]] bool has_name(std::string_view base) const { return names_.count(base) != 0; }
   /// Begins a version and returns its number: `number`, or, if that is 0, the one after the highest
   /// so far. `parts`: their names; none: one part with an empty name. `latest_slot`: for the alias
-  /// `latest`; ignored if the name exists. Throws invalid_argument (the number is not higher than
-  /// all before, or two parts have one name), share_exceeded, std::bad_alloc.
+  /// `latest`, which has the word of `origin.id` until it moves; ignored if the name exists. The
+  /// creator of the first version owns the name. Throws invalid_argument (the number is not higher
+  /// than all before, or two parts have one name), share_exceeded, std::bad_alloc.
   std::uint64_t create(std::string_view base,
                        std::uint64_t number,
                        std::vector<std::string> parts,
                        const retention& keep,
-                       std::uint32_t latest_slot);
+                       std::uint32_t latest_slot,
+                       const version_origin& origin = {});
+  [[nodiscard]] bool has_record(std::uint64_t id) const noexcept { return by_id_.contains(id); }
+  /// Returns null if there is no such name.
+  [[nodiscard]] const peer* owner_of(std::string_view base) const noexcept;
   /// Returns nullopt if there is no such version.
   [[nodiscard]] std::optional<state> state_of(std::string_view base, std::uint64_t number) const;
   /// `latest` does not refer to the version from now on. Throws no_such_segment.
@@ -81,9 +106,36 @@ class version_table {
   /// Ends a version: none of its segments is visible any longer. Throws no_such_segment,
   /// invalid_argument (an alias other than `latest` refers to it).
   void end(std::string_view base, std::uint64_t number, gpushm::generation next);
-  /// Ends a version that is not published, because one of its creators has gone. No effect on
-  /// others.
-  void fail(std::string_view base, std::uint64_t number, gpushm::generation next) noexcept;
+  /// Ends a version that is not published, because its creator or that of a part has gone. No
+  /// effect on others.
+  void fail(std::uint64_t id, gpushm::generation next) noexcept;
+  void fail_of(gpushm::generation generation, gpushm::generation next) noexcept;
+  [[nodiscard]] bool is_building(std::uint64_t id) const noexcept {
+    const auto at = by_id_.find(id);
+    return at != by_id_.end() && at->second->state == state::building;
+  }
+  /// The session of its creator is another one now; 0: it has ended.
+  void set_session(std::uint64_t id, session_id session) noexcept;
+  /// The versions of a name, the highest first: calls `visit(number, state, withdrawn, bytes,
+  /// held)`.
+  template <typename Visit>
+  void visit_versions(std::string_view base, Visit&& visit) const {
+    if (const auto owner = names_.find(base); owner != names_.end()) {
+      for (auto at = owner->second.versions.rbegin(); at != owner->second.versions.rend(); ++at) {
+        const version& each = at->second;
+        visit(each.number, each.state, each.withdrawn, each.bytes, each.held);
+      }
+    }
+  }
+  /// The aliases of a name: calls `visit(alias, number)`.
+  template <typename Visit>
+  void visit_aliases(std::string_view base, Visit&& visit) const {
+    if (const auto owner = names_.find(base); owner != names_.end()) {
+      for (const auto& [text, each] : owner->second.aliases) {
+        visit(std::string_view(text), each.target);
+      }
+    }
+  }
 
   // ---- segments ----
 
@@ -95,6 +147,20 @@ class version_table {
                std::string_view part,
                gpushm::generation generation,
                std::uint64_t bytes);
+  /// Undoes `reserve`.
+  void unreserve(gpushm::generation generation) noexcept;
+  /// Whether this is the only part that its version, which is being built, still needs.
+  [[nodiscard]] bool is_last_part(gpushm::generation generation) const noexcept;
+  /// Whether it is one of the parts of a version that is being built.
+  [[nodiscard]] bool is_part_being_built(gpushm::generation generation) const noexcept;
+  /// Whether it is one of the parts of a version.
+  [[nodiscard]] bool is_part(gpushm::generation generation) const noexcept;
+  /// The segments of the version that has this one. Precondition: it is in `reserve`, and not in
+  /// `forget`.
+  [[nodiscard]] const std::set<gpushm::generation>& segments_beside(
+      gpushm::generation generation) const {
+    return segments_.at(generation).in->segments;
+  }
   /// Whether others may see a segment that was published by itself: its version is published, or it
   /// belongs to none.
   [[nodiscard]] bool is_visible(gpushm::generation generation) const noexcept;
@@ -127,8 +193,11 @@ class version_table {
 
   // ---- what follows from the calls above: to be called until they return nothing ----
 
-  /// Throws std::bad_alloc; the move is returned again then.
-  [[nodiscard]] std::optional<alias_move> take_move();
+  [[nodiscard]] std::optional<alias_move> take_move() noexcept;
+  /// A segment of a version that the last alias has left, whose holders are to hear it; 0: none.
+  [[nodiscard]] gpushm::generation left_by_alias() noexcept;
+  /// The next one. Precondition: `left_by_alias` returned a segment.
+  void skip_left() noexcept;
   /// A segment of a version that ends, which the domain withdraws, and reports by `forget`; 0:
   /// none.
   [[nodiscard]] gpushm::generation next_to_withdraw() const noexcept;
@@ -137,6 +206,51 @@ class version_table {
   bool end_unused() noexcept;
   /// The slot of an alias that has ended.
   [[nodiscard]] std::optional<std::uint32_t> take_free_slot() noexcept;
+  /// Whether versions wait for `next_to_withdraw`, `end_unused` or `left_by_alias`.
+  [[nodiscard]] bool has_work() const noexcept {
+    return !ending_.empty() || !to_look_at_.empty() || !left_.empty();
+  }
+
+  // ---- as values ----
+
+  struct changed {
+    bool is_alias = false;
+    std::uint64_t key = 0;
+  };
+  /// What was created, changed or erased since the last call; nullopt: more than were counted, so
+  /// anything may have changed. Views until the next call of any other function.
+  [[nodiscard]] std::optional<std::span<const changed>> take_changes() noexcept;
+  [[nodiscard]] std::optional<saved_version> saved_version_of(std::uint64_t id) const;
+  [[nodiscard]] std::optional<saved_alias> saved_alias_of(std::uint32_t slot) const;
+  /// Calls `visit(changed)` for each record.
+  template <typename Visit>
+  void visit_records(Visit&& visit) const {
+    for (const auto& [id, each] : by_id_) {
+      visit(changed{false, id});
+    }
+    for (const auto& [slot, each] : by_slot_) {
+      visit(changed{true, slot});
+    }
+  }
+  /// Calls `visit(id, session)` for the versions that are being built.
+  template <typename Visit>
+  void visit_building(Visit&& visit) const {
+    for (const auto& [id, each] : by_id_) {
+      if (each->state == state::building) {
+        visit(id, each->origin.session);
+      }
+    }
+  }
+  /// Versions first, then aliases, then segments, each before the next kind, and nothing else
+  /// before. Throws invalid_argument if they contradict each other.
+  void restore(std::uint64_t id, const saved_version& saved);
+  void restore(std::uint32_t slot, const saved_alias& saved);
+  void restore_segment(std::string_view base,
+                       std::uint64_t number,
+                       std::string_view part,
+                       gpushm::generation generation,
+                       std::uint64_t bytes,
+                       bool is_complete);
 
   [[nodiscard]] std::size_t name_count() const noexcept { return names_.size(); }
   [[nodiscard]] std::size_t segment_count() const noexcept { return segments_.size(); }
@@ -151,27 +265,31 @@ class version_table {
   struct version {
     name* owner = nullptr;
     std::uint64_t number = 0;
+    version_origin origin;
     version_table::state state = version_table::state::building;
     bool withdrawn = false;
     std::vector<part> parts;
     std::size_t incomplete = 0;             ///< parts
     std::set<gpushm::generation> segments;  ///< parts that are reserved, and the others
     std::uint64_t bytes = 0;
-    std::size_t held = 0;         ///< segments that a process has
-    std::list<version*> waiting;  ///< its node for `ending_`
+    std::size_t held = 0;            ///< segments that a process has
+    std::list<version*> waiting;     ///< its node for `ending_`
+    std::list<version*> leaving;     ///< its node for `left_`
+    gpushm::generation skipped = 0;  ///< of its segments in `left_`: those up to this one
   };
   struct alias {
     std::string text;
+    std::shared_ptr<const std::string> full;  ///< with the base
     name* owner = nullptr;
     alias_word word;
     std::uint64_t target = 0;
-    std::uint64_t left = 0;          ///< before the moves that were not taken
     std::list<alias*> waiting;       ///< its node for `moved_`; empty while it is there
     std::list<std::uint32_t> freed;  ///< its node for `free_slots_`
   };
   using aliases = std::map<std::string, alias, std::less<>>;
   struct name {
     std::string base;
+    peer owner;
     retention keep;
     std::uint64_t last = 0;
     std::map<std::uint64_t, version> versions;
@@ -202,6 +320,14 @@ class version_table {
                                         std::string_view text) const noexcept;
   /// Adds an alias of `owner` that refers to nothing to `where`. Throws std::bad_alloc.
   static alias& make_alias(name& owner, aliases& where, std::string_view text, std::uint32_t slot);
+  static version& make_version(name& owner,
+                               std::map<std::uint64_t, version>& where,
+                               std::uint64_t number,
+                               std::vector<std::string> parts,
+                               const version_origin& origin);
+  void note(const version& changed) noexcept { note({false, changed.origin.id}); }
+  void note(const alias& changed) noexcept { note({true, changed.word.slot}); }
+  void note(changed changed) noexcept;
   void begin_to_end(version& ending, gpushm::generation next) noexcept;
   void refer(alias& moved, std::uint64_t number, gpushm::generation next) noexcept;
   void follow_publications(name& owner, gpushm::generation next) noexcept;
@@ -216,7 +342,13 @@ class version_table {
   std::list<version*> ending_;
   std::list<alias*> moved_;
   std::list<name*> to_look_at_;
+  std::list<version*> left_;
   std::list<std::uint32_t> free_slots_;
+  std::unordered_map<std::uint64_t, version*> by_id_;
+  std::unordered_map<std::uint32_t, alias*> by_slot_;
+  std::vector<changed> changed_;  ///< its capacity never changes
+  std::size_t taken_ = 0;         ///< of `changed_`: returned by `take_changes`
+  bool is_too_much_changed_ = false;
 };
 
 }  // namespace gpushm::core

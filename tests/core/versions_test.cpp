@@ -25,7 +25,11 @@ class versions : public ::testing::Test {
   std::uint64_t create(std::vector<std::string> parts = {},
                        std::uint64_t number = 0,
                        retention keep = {}) {
-    return table_.create("w", number, std::move(parts), keep, next_slot_++);
+    const std::uint64_t id = ++next_id_;
+    const std::uint64_t made =
+        table_.create("w", number, std::move(parts), keep, next_slot_++, {.id = id});
+    ids_[made] = id;
+    return made;
   }
   gpushm::generation reserve(std::uint64_t number,
                              const std::string& part = "",
@@ -67,6 +71,8 @@ class versions : public ::testing::Test {
   version_table table_{version_table::limits{4, 3, 5}};
   gpushm::generation next_ = 100;
   std::uint32_t next_slot_ = 0;
+  std::uint64_t next_id_ = 0;
+  std::map<std::uint64_t, std::uint64_t> ids_;  ///< by the number of the version
 };
 
 TEST_F(versions, are_published_with_their_last_part) {
@@ -85,7 +91,6 @@ TEST_F(versions, are_published_with_their_last_part) {
   const auto moved = table_.take_move();
   ASSERT_TRUE(moved);
   EXPECT_EQ(moved->number, 1U);
-  EXPECT_EQ(moved->left, 0U);
   EXPECT_FALSE(table_.take_move());
 }
 
@@ -103,11 +108,11 @@ TEST_F(versions, end_as_one_before_they_are_published) {
 
 TEST_F(versions, without_segments_end_with_their_creator) {
   create({"a"});
-  table_.fail("w", 1, ++next_);
+  table_.fail(ids_.at(1), ++next_);
   EXPECT_FALSE(table_.has_name("w"));
   create({}, 5);
   publish(5);
-  table_.fail("w", 5, ++next_);  // it is published
+  table_.fail(ids_.at(5), ++next_);  // it is published
   EXPECT_EQ(table_.state_of("w", 5), state::published);
 }
 
@@ -135,7 +140,7 @@ TEST_F(versions, numbers_only_rise) {
   expect_error(errc::invalid_argument, [&] { create({}, 7); });
   expect_error(errc::invalid_argument, [&] { create({}, 6); });
   EXPECT_EQ(create(), 8U);
-  table_.fail("w", 8, ++next_);
+  table_.fail(ids_.at(8), ++next_);
   EXPECT_EQ(create(), 9U) << "also after one that has ended";
   expect_error(errc::invalid_argument, [&] { create({"a", "b", "a"}); });
   expect_error(errc::share_exceeded, [&] { create({"1", "2", "3", "4", "5", "6"}); });
@@ -252,7 +257,87 @@ class random_versions : public versions, public ::testing::WithParamInterface<un
     return highest;
   }
 
+  /// Records follow the changes that the table reports, as a broker's journal does.
+  void check_records() {
+    const auto changes = table_.take_changes();
+    ASSERT_TRUE(changes);
+    for (const version_table::changed& each : *changes) {
+      if (each.is_alias) {
+        put(recorded_aliases_,
+            each.key,
+            table_.saved_alias_of(static_cast<std::uint32_t>(each.key)));
+      } else {
+        put(recorded_versions_, each.key, table_.saved_version_of(each.key));
+      }
+    }
+    std::size_t records = 0;
+    table_.visit_records([&](const version_table::changed& each) {
+      ++records;
+      if (each.is_alias) {
+        const auto slot = static_cast<std::uint32_t>(each.key);
+        ASSERT_EQ(recorded_aliases_.at(each.key), table_.saved_alias_of(slot));
+      } else {
+        ASSERT_EQ(recorded_versions_.at(each.key), table_.saved_version_of(each.key));
+      }
+    });
+    ASSERT_EQ(records, recorded_aliases_.size() + recorded_versions_.size());
+  }
+  template <typename Value>
+  static void put(std::map<std::uint64_t, Value>& records,
+                  std::uint64_t key,
+                  const std::optional<Value>& value) {
+    if (value) {
+      records[key] = *value;
+    } else {
+      records.erase(key);
+    }
+  }
+  /// A table that is made from the records is the same.
+  void check_restored() {
+    version_table other{version_table::limits{}};
+    for (const auto& [id, each] : recorded_versions_) {
+      other.restore(id, each);
+    }
+    for (const auto& [slot, each] : recorded_aliases_) {
+      other.restore(static_cast<std::uint32_t>(slot), each);
+    }
+    for (const auto& [number, each] : expected_) {
+      for (const auto& [name, part] : each.parts) {
+        if (part.generation != 0) {
+          other.restore_segment("w", number, name, part.generation, 1, part.complete);
+        }
+      }
+      for (const auto generation : each.others) {
+        other.restore_segment("w", number, "cache", generation, 1, true);
+      }
+    }
+    ASSERT_EQ(other.segment_count(), table_.segment_count());
+    ASSERT_EQ(other.next_to_withdraw(), table_.next_to_withdraw());
+    for (const auto& [number, each] : expected_) {
+      ASSERT_EQ(other.state_of("w", number), each.now);
+      for (const auto& [name, part] : each.parts) {
+        if (part.generation != 0) {
+          ASSERT_EQ(other.is_visible(part.generation), table_.is_visible(part.generation));
+          ASSERT_EQ(other.is_last_part(part.generation), table_.is_last_part(part.generation));
+        }
+      }
+    }
+    for (const char* alias : {"latest", "a", "b"}) {
+      ASSERT_EQ(other.target_of("w", alias), table_.target_of("w", alias));
+      ASSERT_EQ(other.word_of("w", alias), table_.word_of("w", alias));
+    }
+    other.visit_records([&](const version_table::changed& each) {
+      if (!each.is_alias) {
+        ASSERT_EQ(other.saved_version_of(each.key), recorded_versions_.at(each.key));
+      }
+    });
+  }
+
   void check() {
+    check_records();
+    if (++checks_ % 16 == 0) {
+      check_restored();
+    }
     for (const auto& [number, each] : expected_) {
       ASSERT_EQ(table_.state_of("w", number), each.now) << number;
       for (const auto& [name, part] : each.parts) {
@@ -360,6 +445,9 @@ class random_versions : public versions, public ::testing::WithParamInterface<un
   std::map<std::uint64_t, expected_version> expected_;
   std::map<std::string, std::uint64_t> aliases_;
   std::map<std::pair<std::uint32_t, gpushm::generation>, std::uint64_t> targets_;
+  std::map<std::uint64_t, saved_version> recorded_versions_;
+  std::map<std::uint64_t, saved_alias> recorded_aliases_;
+  std::size_t checks_ = 0;
 };
 
 TEST_P(random_versions, are_what_a_plain_list_says) {

@@ -27,6 +27,7 @@ struct reply {
   gpushm::generation generation = 0;  ///< 0: failed
   errc code{};
   std::string text;
+  alias_word alias = {};
 };
 
 struct notice {
@@ -50,6 +51,7 @@ class recorder final {
   struct loss {
     session_id holder = 0;
     gpushm::generation generation = 0;
+    event_kind kind = event_kind::removed;
     friend bool operator==(const loss&, const loss&) = default;
   };
 
@@ -75,8 +77,12 @@ class recorder final {
     effects& wanted = of_->pending();
     for (const slot_word& word : wanted.slots) {
       const auto at = slots_.find(word.slot);
-      // A slot in use belongs to one generation until it is free.
-      EXPECT_TRUE(at == slots_.end() || at->second.generation == word.generation);
+      // A slot in use belongs to one generation until it is free, except that of an alias.
+      EXPECT_TRUE(at == slots_.end() || at->second.generation == word.generation ||
+                  !generations_of_segments_.contains(at->second.generation));
+      if (of_->find_segment(word.generation) != nullptr) {
+        generations_of_segments_.insert(word.generation);
+      }
       if (word.state) {
         slots_[word.slot] = {word.generation, word.state};
       } else {
@@ -97,23 +103,24 @@ class recorder final {
                           each.index,
                           each.found ? each.found->generation : 0,
                           each.why ? each.why->code() : errc{},
-                          each.why ? each.why->what() : ""});
+                          each.why ? each.why->what() : "",
+                          each.alias});
     }
     questions_.insert(questions_.end(), wanted.questions.begin(), wanted.questions.end());
     for (const change& each : wanted.changes) {
       if (each.holder != 0) {
-        losses_.push_back({each.holder, each.of->generation});
+        losses_.push_back({each.holder, each.of->generation, each.kind});
         continue;
       }
       domain::places places = of_->subscribers();
       std::size_t effort = std::numeric_limits<std::size_t>::max();
       of_->visit_subscribers(
-          each.of->name, places, effort, [&](session_id session, std::uint64_t subscription) {
+          each.name(), places, effort, [&](session_id session, std::uint64_t subscription) {
             notices_.push_back({session,
                                 subscription,
                                 each.kind,
-                                each.of->name,
-                                each.of->generation,
+                                std::string(each.name()),
+                                each.generation(),
                                 each.leases,
                                 each.peer_pid});
           });
@@ -190,6 +197,7 @@ class recorder final {
   mutable std::vector<reply> replies_;
   mutable saved_state recorded_;
   mutable std::size_t comparisons_ = 0;
+  mutable std::set<gpushm::generation> generations_of_segments_;
   mutable std::set<std::tuple<session_id, std::uint64_t, std::uint32_t>> waits_;
 };
 

@@ -141,7 +141,7 @@ TEST(record_key, has_the_numbers_of_its_object) {
   EXPECT_EQ(name_of(key_of(name)), name);
   EXPECT_EQ(key_of(kind::handled, 8, 1), (journal::record_key{70, 8, 1}));
   for (std::uint32_t each = 0; each < 100; ++each) {
-    EXPECT_EQ(name_of({each, 1, 2}).has_value(), each >= 1 && each <= 11) << each;
+    EXPECT_EQ(name_of({each, 1, 2}).has_value(), each >= 1 && each <= 13) << each;
   }
   EXPECT_FALSE(name_of({0xFFFF'FFFF, 0, 0}));
 }
@@ -329,11 +329,11 @@ TEST(damaged_record, with_a_wrong_length_is_refused) {
 TEST(damaged_record, of_no_kind_or_without_a_part_is_refused) {
   const record lane = encoded(lane_record{1, 2});
   for (const std::uint32_t kind_number :
-       {0U, 12U, 63U, number(kind::handled), 71U, 72U, 0xFFFF'FFFFU}) {
+       {0U, 14U, 63U, number(kind::handled), 71U, 72U, 0xFFFF'FFFFU}) {
     EXPECT_EQ(refusal({kind_number, lane.bytes}), "a record is damaged: an unknown kind")
         << kind_number;
   }
-  EXPECT_THROW(static_cast<void>(decode(static_cast<core::record_kind>(12), lane.bytes)), error);
+  EXPECT_THROW(static_cast<void>(decode(static_cast<core::record_kind>(14), lane.bytes)), error);
   fbs::FlatBufferBuilder builder;
   EXPECT_EQ(refusal(finished(
                 number(core::record_kind::confirmation), builder, fb::CreateConfirmation(builder))),

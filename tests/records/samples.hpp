@@ -89,6 +89,7 @@ static_assert(adds_exactly<core::saved_segment,
                            anything,
                            anything,
                            anything,
+                           anything,
                            anything>,
               "list the new field of saved_segment in fields_of");
 template <is<core::saved_segment> T>
@@ -106,7 +107,8 @@ auto fields_of(T& v) {
                                  v.creator,
                                  v.creator_session,
                                  v.exporter_gone,
-                                 v.device_lost));
+                                 v.device_lost,
+                                 v.complete));
 }
 template <is<core::saved_metadata> T>
 auto fields_of(T& v) {
@@ -148,6 +150,21 @@ auto fields_of(T& v) {
   auto& [name, device_lost] = v;
   return std::tie(name, device_lost);
 }
+template <is<core::retention> T>
+auto fields_of(T& v) {
+  auto& [versions, bytes] = v;
+  return std::tie(versions, bytes);
+}
+template <is<core::saved_version> T>
+auto fields_of(T& v) {
+  auto& [base, number, state, withdrawn, parts, creator, session] = v;
+  return std::tie(base, number, state, withdrawn, parts, creator, session);
+}
+template <is<core::saved_alias> T>
+auto fields_of(T& v) {
+  auto& [base, alias, generation, number, last, keep, owner] = v;
+  return std::tie(base, alias, generation, number, last, keep, owner);
+}
 template <is<broker_record> T>
 auto fields_of(T& v) {
   auto& [domain, epoch, slots, socket_path, table, listener, lock, device, inode, reader] = v;
@@ -168,7 +185,8 @@ auto fields_of(T& v) {
          kinds,
          tables,
          inflight,
-         inflight_events] = v;
+         inflight_events,
+         versions] = v;
   return std::tie(greeted,
                   bye,
                   dropped,
@@ -182,7 +200,8 @@ auto fields_of(T& v) {
                   kinds,
                   tables,
                   inflight,
-                  inflight_events);
+                  inflight_events,
+                  versions);
 }
 template <is<files_record> T>
 auto fields_of(T& v) {
@@ -249,6 +268,7 @@ inline auto full_values() {
   segment.creator_session = 39;
   segment.exporter_gone = true;
   segment.device_lost = true;
+  segment.complete = true;
 
   broker_record broker{"default", {}, 41, "/run/gpushm/s", 42, 43, 44, 45, 46, 47};
   broker.epoch = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
@@ -265,7 +285,8 @@ inline auto full_values() {
                                0x55,
                                true,
                                56,
-                               57};
+                               57,
+                               true};
   connection.token.fill(0x54);
 
   return std::make_tuple(
@@ -280,6 +301,8 @@ inline auto full_values() {
       core::saved_end{who, 2},
       core::saved_unkept{{{71, 72}, {73, 0xFFFF'FFFFU}}},
       core::saved_dead_name{"w/gone", true},
+      core::saved_version{"w/x", 75, version_state::ending, true, {"r0", "", "cache/1"}, who, 76},
+      core::saved_alias{"w/x", "prod", 77, 78, 79, {80, 81}, who},
       std::move(broker),
       std::move(connection),
       files_record{{81, 82, 83}, {84, 85, 86}, 87},
@@ -290,9 +313,9 @@ inline auto full_values() {
 using all_values = decltype(full_values());
 
 // A value's kind is its place among the alternatives.
-static_assert(std::variant_size_v<core::saved_value> == 12 &&
+static_assert(std::variant_size_v<core::saved_value> == 14 &&
               std::variant_size_v<broker_value> == 6);
-static_assert(std::tuple_size_v<all_values> == 11 + 6);
+static_assert(std::tuple_size_v<all_values> == 13 + 6);
 inline std::uint32_t kind_of(const core::saved_value& value) {
   return static_cast<std::uint32_t>(value.index());
 }

@@ -150,6 +150,20 @@ std::string_view name_of(event_kind value) noexcept {
       return "resync";
     case event_kind::unfenced:
       return "unfenced";
+    case event_kind::alias_moved:
+      return "alias-moved";
+  }
+  return "unknown";
+}
+
+std::string_view name_of(version_state value) noexcept {
+  switch (value) {
+    case version_state::building:
+      return "building";
+    case version_state::published:
+      return "published";
+    case version_state::ending:
+      return "ending";
   }
   return "unknown";
 }
@@ -191,6 +205,9 @@ gpushm_string gpushm_fence_wait_name(gpushm_fence_wait value) {
 }
 gpushm_string gpushm_event_kind_name(gpushm_event_kind value) {
   return gpushm::name_of_any<gpushm::event_kind>(value);
+}
+gpushm_string gpushm_version_state_name(gpushm_version_state value) {
+  return gpushm::name_of_any<gpushm::version_state>(value);
 }
 
 uint32_t gpushm_version() {

@@ -71,6 +71,14 @@ versioned_name parse_versioned_name(std::string_view operation, std::string_view
   return parsed;
 }
 
+void check_segment_name(std::string_view operation, std::string_view name) {
+  if (is_versioned_name(name)) {
+    static_cast<void>(parse_versioned_name(operation, name));
+  } else {
+    check_name(operation, name);
+  }
+}
+
 std::string text_of(const versioned_name& name) {
   std::string text(name.base);
   text += '@';

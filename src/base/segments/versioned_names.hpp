@@ -38,6 +38,9 @@ struct versioned_name {
 [[nodiscard]] versioned_name parse_versioned_name(std::string_view operation,
                                                   std::string_view name);
 
+/// The check of `check_name` or `parse_versioned_name`, whichever the name is for.
+void check_segment_name(std::string_view operation, std::string_view name);
+
 /// Precondition: the members are as `parse_versioned_name` returns them.
 [[nodiscard]] std::string text_of(const versioned_name& name);
 

@@ -130,6 +130,9 @@ void domain_recorder::note(gpushm::generation generation, bool exists) noexcept 
   }
   if (exists) {
     const core::segment& step = domain_.segment_of(generation);
+    if (step.is_versioned) {  // it cannot be handed back: its version is lost with the broker
+      return;
+    }
     const succession::kept_fd* const page =
         step.backend == backend::signals && step.payload ? files_of(step).writable() : nullptr;
     ledger_->note(
@@ -204,7 +207,7 @@ succession::kept_fd domain_recorder::keep(base::guarded_fd file) {
 
 std::optional<wire::receipt> domain_recorder::receipt_for(core::session_id member,
                                                           const core::segment& step) const {
-  if (ledger_ == nullptr || !step.creator.uid_known) {
+  if (ledger_ == nullptr || !step.creator.uid_known || step.is_versioned) {
     return std::nullopt;
   }
   const core::peer& who = domain_.peer_of(member);

@@ -141,7 +141,9 @@ prepared effect_sink::opened(const core::open_reply& reply) const {
                               {},
                               std::move(sizes),
                               segment.ticket,
-                              record_.receipt_for(reply.session, segment)},
+                              record_.receipt_for(reply.session, segment),
+                              reply.alias.slot,
+                              reply.alias.generation},
                  std::move(packet));
 }
 
@@ -177,7 +179,7 @@ void effect_sink::send_some(unsent_change& unsent, std::size_t& effort) noexcept
     }
     return;
   }
-  domain_.visit_subscribers(cause.of->name,
+  domain_.visit_subscribers(cause.name(),
                             unsent.left,
                             effort,
                             [&](core::session_id subscriber, std::uint64_t subscription) {
@@ -204,7 +206,7 @@ void effect_sink::end_turn() noexcept {
 void effect_sink::send_event(session* session,
                              std::uint64_t subscription,
                              const core::change& change) noexcept {
-  if (session == nullptr || session->dropped) {
+  if (session == nullptr || session->dropped || !is_known_to(*session, change)) {
     return;
   }
   if (!out_.takes_event(*session, subscription)) {
@@ -219,8 +221,8 @@ void effect_sink::send_event(session* session,
     out_.send(*session,
               prepare(subscription,
                       wire::event{change.kind,
-                                  change.of->name,
-                                  change.of->generation,
+                                  std::string(change.name()),
+                                  change.generation(),
                                   change.leases,
                                   change.peer_pid},
                       std::move(packet)));

@@ -77,6 +77,7 @@ struct session : core::payload {
   bool has_event_lane = false;
   std::uint32_t known_kinds = wire::first_known_kinds;
   bool takes_tables = false;
+  bool knows_versions = false;
   wire::session_token token{};
   std::optional<open_rest> rest;
   bool resumes = false;  ///< it has not taken everything of a lost session: nothing else is handled
@@ -151,10 +152,15 @@ class outbox {
 [[nodiscard]] std::vector<std::uint64_t> carry_chunks(outgoing& packet, std::size_t first);
 /// What members see of a segment, without the leases that wait for a fence.
 [[nodiscard]] wire::segment fields_of(const core::segment& segment);
-/// Clients of earlier versions cannot decode descriptions of later kinds.
+/// Clients of earlier versions cannot decode descriptions of later kinds, and refuse the names of
+/// segments that belong to versions.
 [[nodiscard]] inline bool is_known_to(const session& member,
                                       const core::segment& segment) noexcept {
-  return static_cast<std::uint32_t>(segment.backend) < member.known_kinds;
+  return static_cast<std::uint32_t>(segment.backend) < member.known_kinds &&
+         (member.knows_versions || !segment.is_versioned);
+}
+[[nodiscard]] inline bool is_known_to(const session& member, const core::change& change) noexcept {
+  return member.knows_versions || (change.of && !change.of->is_versioned);
 }
 [[nodiscard]] error unknown_kind();
 

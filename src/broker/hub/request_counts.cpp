@@ -9,9 +9,11 @@ namespace gpushm::broker_detail {
 namespace {
 
 constexpr std::array<std::string_view, request_kinds> names{
-    "other",       "connect",      "hello",     "reserve", "attach",  "publish", "open",
-    "open_many",   "fetch_chunks", "release",   "remove",  "list",    "stat",    "subscribe",
-    "unsubscribe", "bye",          "confirmed", "report",  "unfence", "keep",    "cancel"};
+    "other",   "connect",        "hello",          "reserve",      "attach",
+    "publish", "open",           "open_many",      "fetch_chunks", "release",
+    "remove",  "list",           "stat",           "subscribe",    "unsubscribe",
+    "bye",     "confirmed",      "report",         "unfence",      "keep",
+    "cancel",  "create_version", "change_version", "resolve",      "list_versions"};
 
 struct kind_visitor {
   using kind = request_kind;
@@ -36,6 +38,16 @@ struct kind_visitor {
   kind operator()(const wire::unfence& /*message*/) const noexcept { return kind::unfence; }
   kind operator()(const wire::keep& /*message*/) const noexcept { return kind::keep; }
   kind operator()(const wire::cancel& /*message*/) const noexcept { return kind::cancel; }
+  kind operator()(const wire::create_version& /*message*/) const noexcept {
+    return kind::create_version;
+  }
+  kind operator()(const wire::change_version& /*message*/) const noexcept {
+    return kind::change_version;
+  }
+  kind operator()(const wire::resolve& /*message*/) const noexcept { return kind::resolve; }
+  kind operator()(const wire::list_versions& /*message*/) const noexcept {
+    return kind::list_versions;
+  }
   template <typename Reply>
   kind operator()(const Reply& /*message*/) const noexcept {
     return kind::other;

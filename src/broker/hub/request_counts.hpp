@@ -38,8 +38,13 @@ enum class request_kind : std::uint8_t {
   unfence,
   keep,
   cancel,
+  create_version,
+  change_version,
+  resolve,
+  list_versions,
 };
-inline constexpr std::size_t request_kinds = static_cast<std::size_t>(request_kind::cancel) + 1;
+inline constexpr std::size_t request_kinds =
+    static_cast<std::size_t>(request_kind::list_versions) + 1;
 
 [[nodiscard]] std::string_view to_string(request_kind kind) noexcept;
 [[nodiscard]] request_kind kind_of(const wire::body& message) noexcept;

@@ -152,7 +152,8 @@ prepared requests::handle(const context& context, const wire::hello& message) {
                                  static_cast<std::uint32_t>(config_.fence_delay.count()),
                                  token,
                                  resumed,
-                                 wire::known_kinds},
+                                 wire::known_kinds,
+                                 true},
                    std::move(packet));
   };
   prepared fresh = welcome(false);
@@ -162,6 +163,7 @@ prepared requests::handle(const context& context, const wire::hello& message) {
   context.from.greeted = true;
   context.from.known_kinds = std::max(message.known_kinds, wire::first_known_kinds);
   context.from.takes_tables = message.takes_tables;
+  context.from.knows_versions = message.knows_versions;
   context.from.token = token;
   out_.record(context.from);
   return resumed ? std::move(again) : std::move(fresh);
@@ -590,6 +592,48 @@ prepared requests::handle(const context& context, const wire::cancel& message) {
   const bool has_begun = std::exchange(context.from.goes_on, std::nullopt) == context.id;
   return domain_.cancel(context.number, message.request) || has_begun ? std::move(cancelled)
                                                                       : std::move(too_late);
+}
+
+prepared requests::handle(const context& context, const wire::create_version& message) {
+  const std::uint64_t number = domain_.create_version(
+      context.number,
+      {message.base, message.number, message.parts, {message.keep_versions, message.keep_bytes}});
+  return prepare(context.id, wire::version_created{number});
+}
+
+prepared requests::handle(const context& context, const wire::change_version& message) {
+  prepared reply = prepare(context.id, wire::done{});
+  switch (message.change) {
+    case wire::version_change::withdraw:
+      domain_.withdraw_version(context.number, message.base, message.number);
+      break;
+    case wire::version_change::move_alias:
+      domain_.move_alias(context.number, message.base, message.alias, message.number);
+      break;
+    case wire::version_change::remove_alias:
+      domain_.remove_alias(context.number, message.base, message.alias);
+      break;
+  }
+  return reply;
+}
+
+prepared requests::handle(const context& context, const wire::resolve& message) {
+  const core::resolved_version result = domain_.resolve(message.name);
+  return prepare(context.id,
+                 wire::resolved{result.number, result.alias.slot, result.alias.generation});
+}
+
+prepared requests::handle(const context& context, const wire::list_versions& message) {
+  wire::versions list;
+  for (core::version_facts& each : domain_.versions_of(message.base)) {
+    list.versions.push_back({each.number,
+                             each.state,
+                             each.withdrawn,
+                             each.bytes,
+                             static_cast<std::uint32_t>(each.held),
+                             std::move(each.aliases)});
+  }
+  return prepare(context.id, std::move(list));
 }
 
 template <typename Reply>

@@ -102,6 +102,10 @@ class requests {
   prepared handle(const context& context, const wire::unfence& message);
   prepared handle(const context& context, const wire::keep& message);
   prepared handle(const context& context, const wire::cancel& message);
+  prepared handle(const context& context, const wire::create_version& message);
+  prepared handle(const context& context, const wire::change_version& message);
+  prepared handle(const context& context, const wire::resolve& message);
+  prepared handle(const context& context, const wire::list_versions& message);
   template <typename Reply>
   prepared handle(const context& context, const Reply& message);
 

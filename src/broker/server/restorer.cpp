@@ -108,6 +108,7 @@ void restorer::restore_session(core::session_id number, const core::saved_sessio
   created->fence = record.fence;
   created->known_kinds = record.known_kinds;
   created->takes_tables = record.takes_tables;
+  created->knows_versions = record.knows_versions;
   created->has_event_lane = record.events != 0;
   created->requests.sent = record.greeted ? 1 : 0;  // Welcome, or it is queued
   if (const auto rest = from_.rests.find(number); rest != from_.rests.end()) {

@@ -51,7 +51,8 @@ void connection::record() const noexcept {
                                              known_kinds,
                                              takes_tables,
                                              requests.inflight_bound,
-                                             events ? events->inflight_bound : 0});
+                                             events ? events->inflight_bound : 0,
+                                             knows_versions});
   record_rest();
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/report/log.hpp"
 #include "base/segments/exporter_bound.hpp"
+#include "base/segments/versioned_names.hpp"
 #include "base/text/size_text.hpp"
 
 namespace gpushm::client_detail {
@@ -328,25 +329,9 @@ void lease_table::count_user(mapping& mapping) noexcept {
 void lease_table::keep(const std::shared_ptr<mapping>& mapping,
                        std::string_view device,
                        const std::optional<alias>& alias) {
-  const key_view key(alias ? alias->name : mapping->info().name, device, mapping->access());
-  open_target target{mapping.get()};
   ended out;
   const std::lock_guard lock(mutex_);
-  if (alias && mapping->lease() != nullptr) {
-    target.alias = mapping->lease()->see(alias->word);
-  }
-  std::vector<const known_open*>& names = mapping->notes_.names;
-  names.reserve(names.size() + 1);
-  const auto at = by_key_.find(key);
-  if (at != by_key_.end() && at->second.to == mapping.get()) {
-    at->second = target;
-  } else {
-    open_key owned{key.hash, std::string(key.name), std::string(device), key.access};
-    if (at != by_key_.end()) {
-      forget_name(*at, out);
-    }
-    names.push_back(&*by_key_.emplace(std::move(owned), target).first);
-  }
+  set_name(*mapping, device, alias, out);
   try {
     add_user(mapping);
   } catch (...) {
@@ -355,10 +340,52 @@ void lease_table::keep(const std::shared_ptr<mapping>& mapping,
   }
 }
 
+void lease_table::set_name(mapping& mapping,
+                           std::string_view device,
+                           const std::optional<alias>& alias,
+                           ended& out) {
+  const key_view key(alias ? alias->name : mapping.info().name, device, mapping.access());
+  open_target target{&mapping};
+  if (alias && mapping.lease() != nullptr) {
+    target.alias = mapping.lease()->see(alias->word);
+  }
+  std::vector<const known_open*>& names = mapping.notes_.names;
+  names.reserve(names.size() + 1);
+  const auto at = by_key_.find(key);
+  if (at != by_key_.end() && at->second.to == &mapping) {
+    at->second = target;
+    return;
+  }
+  open_key owned{key.hash, std::string(key.name), std::string(device), key.access};
+  if (at != by_key_.end()) {
+    forget_name(*at, out);
+  }
+  names.push_back(&*by_key_.emplace(std::move(owned), target).first);
+}
+
+std::optional<segment_lease::name_word> lease_table::word_of(const mapping& mapping,
+                                                             std::string_view name,
+                                                             std::string_view device) const {
+  const key_view key(name, device, mapping.access());
+  const std::lock_guard lock(mutex_);
+  const auto at = by_key_.find(key);
+  return at == by_key_.end() || at->second.to != &mapping || !at->second.alias
+             ? std::nullopt
+             : std::optional<segment_lease::name_word>(at->second.alias->word);
+}
+
+void lease_table::add_name(mapping& mapping, std::string_view device, const alias& alias) {
+  ended out;
+  const std::lock_guard lock(mutex_);
+  set_name(mapping, device, alias, out);
+}
+
 bool lease_table::is_named(const mapping& mapping) {
   const auto& names = mapping.notes_.names;
-  return std::any_of(
-      names.begin(), names.end(), [](const known_open* each) { return is_current(each->second); });
+  return std::any_of(names.begin(), names.end(), [](const known_open* each) {
+    return (each->second.alias || !base::is_versioned_name(each->first.name)) &&
+           is_current(each->second);
+  });
 }
 
 bool lease_table::is_worth_keeping(const mapping& mapping) {

@@ -133,6 +133,13 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   void keep(const std::shared_ptr<mapping>& mapping,
             std::string_view device,
             const std::optional<alias>& alias = std::nullopt);
+  /// The word of the alias `name` under which `find` returns this mapping; nullopt: another thread
+  /// has opened what it refers to now.
+  [[nodiscard]] std::optional<segment_lease::name_word> word_of(const mapping& mapping,
+                                                                std::string_view name,
+                                                                std::string_view device) const;
+  /// From now on `find` returns `mapping`, which has a user, also for that alias.
+  void add_name(mapping& mapping, std::string_view device, const alias& alias);
   /// Counts one user less, which must not use `mapping` afterwards. May end mappings: this one, or
   /// older unused ones.
   void release(std::shared_ptr<mapping> mapping) noexcept;
@@ -186,12 +193,17 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   // Called with the lock held. They collect ended mappings, which are destroyed after it is
   // released.
   void add_user(const std::shared_ptr<mapping>& mapping);
+  void set_name(mapping& mapping,
+                std::string_view device,
+                const std::optional<alias>& alias,
+                ended& out);
   void count_user(mapping& mapping) noexcept;
   void leave_unused(mapping& mapping) noexcept;
   void forget(mapping& mapping, ended& out) noexcept;
   void forget_name(const known_open& name, ended& out) noexcept;
   void evict(ended& out) noexcept;
-  /// Whether a name still refers to it.
+  /// Whether a name still refers to it. A version that is only known by its number does not count:
+  /// it would stay as long as it is cached.
   [[nodiscard]] static bool is_named(const mapping& mapping);
   [[nodiscard]] static bool is_worth_keeping(const mapping& mapping);
   [[nodiscard]] static bool is_last_of_group(const mapping& mapping) noexcept;

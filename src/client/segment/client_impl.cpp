@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "base/segments/names.hpp"
+#include "base/segments/versioned_names.hpp"
 #include "client/lease/socket_path.hpp"
 #include "client/segment/segment_impl.hpp"
 
@@ -20,7 +20,7 @@ connect_options with_socket(connect_options options) {
     options.socket_path = absolute_socket_path(options.socket_path);
   }
   for (const std::string& name : options.prefetch) {
-    base::check_name("connect", name);
+    base::check_segment_name("connect", name);
   }
   if (!options.prefetch.empty() && bounds_from(options.cache).max_entries == 0) {
     options.prefetch.clear();  // would not be kept

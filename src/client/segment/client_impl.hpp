@@ -122,12 +122,48 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   void remove(std::string_view name, gpushm::generation generation = 0);
   void unfence(std::string_view name);
 
+  // ---- versions (docs/adr/0046); each throws as a request, unsupported_version, and what the
+  // ---- broker refuses with
+
+  [[nodiscard]] std::uint64_t create_version(std::string_view base,
+                                             std::uint64_t number,
+                                             std::vector<std::string> parts,
+                                             std::uint32_t keep_versions,
+                                             std::uint64_t keep_bytes);
+  void change_version(std::string_view base,
+                      wire::version_change change,
+                      std::uint64_t number,
+                      std::string_view alias);
+  [[nodiscard]] std::uint64_t resolve_version(std::string_view name);
+  [[nodiscard]] std::vector<wire::version_info> list_versions(std::string_view base);
+
   /// See `client::prefetch`. The limits are `lease_table::max_prefetched`, a quarter of the
   /// descriptors that this process may open, and the broker's. Throws as a request; segments
   /// received before that are kept.
   std::size_t prefetch(std::string_view prefix, steady_time deadline);
 
  private:
+  /// Throws unsupported_version if `name` is that of a version, and the broker has none.
+  static void check_knows(const connection& broker,
+                          std::string_view operation,
+                          std::string_view name);
+  [[nodiscard]] wire::body request_about_version(wire::body message,
+                                                 std::string_view operation,
+                                                 std::string_view name);
+  /// What the names by alias of one `open_many` refer to: those with the same base and alias, to
+  /// the version that the first of them gets.
+  struct same_versions {
+    std::vector<std::string> names;                                ///< all, by numbers
+    std::vector<std::optional<segment_lease::name_word>> aliases;  ///< of each; none: by number
+  };
+  /// Opens that first one of each.
+  [[nodiscard]] same_versions open_same_versions(std::span<const std::string> names,
+                                                 const open_options& options,
+                                                 std::span<open_outcome> results);
+  [[nodiscard]] std::vector<open_outcome> open_all(std::span<const std::string> names,
+                                                   const open_options& options,
+                                                   std::vector<open_outcome> results);
+
   // The steps of an open (open.cpp).
   [[nodiscard]] segment_ptr find(std::string_view name, const open_options& options);
   /// Accepts the grant, maps the memory and caches the mapping. Throws the error of a failure.
@@ -143,7 +179,8 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   [[nodiscard]] segment_ptr map_and_keep(granted& grant,
                                          const open_options& options,
                                          offers& offered,
-                                         steady_time begin);
+                                         steady_time begin,
+                                         const std::optional<lease_table::alias>& alias);
   [[nodiscard]] bool prefetch_batch(const std::shared_ptr<connection>& connected,
                                     const std::vector<std::string>& names,
                                     const subject& about,

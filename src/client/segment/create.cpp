@@ -8,7 +8,7 @@
 
 #include "base/files/syscall.hpp"
 #include "base/segments/exporter_bound.hpp"
-#include "base/segments/names.hpp"
+#include "base/segments/versioned_names.hpp"
 #include "client/segment/client_impl.hpp"
 #include "client/segment/remote_ticket.hpp"
 #include "client/segment/segment_impl.hpp"
@@ -115,7 +115,7 @@ std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> client_impl::reserve
 
 segment_ptr client_impl::create(std::string_view name, const create_options& options) {
   check_usable("create", name);
-  base::check_name("create", name);
+  base::check_segment_name("create", name);
   const auto backend = memory::backend_for_create(options.device, options.huge_pages);
   const auto plan =
       memory::plan_chunks(options.size_bytes, options.chunk_bytes, backend->granularity());
@@ -160,7 +160,7 @@ segment_ptr client_impl::share(std::string_view name,
                                std::uint64_t size_bytes,
                                const share_options& options) {
   check_usable("share", name);
-  base::check_name("share", name);
+  base::check_segment_name("share", name);
   const std::shared_ptr<memory::source> source = memory::find_source(name, pointer, size_bytes);
   const bool bound = base::is_exporter_bound(source->kind());
   if (bound && options.lifetime == lifetime::persistent) {

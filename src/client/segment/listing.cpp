@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "base/segments/names.hpp"
+#include "base/segments/versioned_names.hpp"
 #include "client/segment/client_impl.hpp"
 
 namespace gpushm::client_detail {
@@ -52,7 +52,7 @@ void client_impl::list_after(connection& connection,
 
 wire::segment client_impl::stat(std::string_view name, gpushm::generation generation) {
   check_usable("stat", name);
-  base::check_name("stat", name);
+  base::check_segment_name("stat", name);
   wire::listing page =
       listing_of(broker()->request(
                      wire::stat{std::string(name), generation}, {"stat", name}, request_deadline()),
@@ -75,14 +75,14 @@ wire::segment client_impl::stat(std::string_view name, gpushm::generation genera
 
 void client_impl::remove(std::string_view name, gpushm::generation generation) {
   check_usable("remove", name);
-  base::check_name("remove", name);
+  base::check_segment_name("remove", name);
   static_cast<void>(broker()->request(
       wire::remove{std::string(name), generation}, {"remove", name}, request_deadline()));
 }
 
 void client_impl::unfence(std::string_view name) {
   check_usable("unfence", name);
-  base::check_name("unfence", name);
+  base::check_segment_name("unfence", name);
   static_cast<void>(
       broker()->request(wire::unfence{std::string(name)}, {"unfence", name}, request_deadline()));
 }

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/segments/exporter_bound.hpp"
-#include "base/segments/names.hpp"
+#include "base/segments/versioned_names.hpp"
 #include "client/lease/chunk_stream.hpp"
 #include "client/segment/client_impl.hpp"
 #include "client/segment/offers.hpp"
@@ -138,10 +138,11 @@ client_impl::open_reply client_impl::request_open(std::string_view name,
                                                   gpushm::generation generation,
                                                   const open_options& options,
                                                   offers& offered) {
-  base::check_name("open", name);
+  base::check_segment_name("open", name);
   const auto name_deadline = base::deadline_after(options.timeout);
   for (;;) {
     auto connected = broker(options.stop);
+    check_knows(*connected, "open", name);
     const auto timeout = options.timeout <= std::chrono::milliseconds(0)
                              ? std::chrono::milliseconds(0)
                              : std::min(time_left(name_deadline), max_request_wait);
@@ -201,13 +202,18 @@ segment_ptr client_impl::use(open_reply received,
                {lease,
                 {std::move(opened.chunk_bytes), std::move(received.got.descriptors)},
                 options_.request_limit}};
-  return map_and_keep(what, options, offered, begin);
+  std::optional<lease_table::alias> alias;
+  if (opened.alias_generation != 0) {
+    alias = {name, {opened.alias_slot, opened.alias_generation}};
+  }
+  return map_and_keep(what, options, offered, begin, alias);
 }
 
 segment_ptr client_impl::map_and_keep(granted& grant,
                                       const open_options& options,
                                       offers& offered,
-                                      steady_time begin) {
+                                      steady_time begin,
+                                      const std::optional<lease_table::alias>& alias) {
   const auto& lease = grant.lease;
   const auto received = std::chrono::steady_clock::now();
   try {
@@ -217,7 +223,7 @@ segment_ptr client_impl::map_and_keep(granted& grant,
       leases_->use(mapped);  // not cached: each open needs the exporter's confirmation
     } else {
       mapped = map_chunks(grant, options);
-      leases_->keep(mapped, options.device);
+      leases_->keep(mapped, options.device, alias);
     }
     auto user = user_of(std::move(mapped));
     const auto end = std::chrono::steady_clock::now();
@@ -241,7 +247,7 @@ segment_ptr client_impl::use_prefetched(std::string_view name,
       ready->lease,
       {ready->lease, {std::move(ready->bytes), std::move(ready->files)}, options_.request_limit}};
   offers none(options);
-  return map_and_keep(what, options, none, begin);
+  return map_and_keep(what, options, none, begin, std::nullopt);
 }
 
 // ---- open, try_open, open_generation ----
@@ -300,11 +306,36 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
                                                               const open_options& options) {
   check_usable("open", {});
   for (const std::string& name : names) {
-    base::check_name("open", name);
+    base::check_segment_name("open", name);
   }
   std::vector<open_outcome> results(names.size());
+  if (std::none_of(names.begin(), names.end(), base::is_versioned_name)) {
+    return open_all(names, options, std::move(results));
+  }
+  const auto name_deadline = base::deadline_after(options.timeout);
+  const same_versions same = open_same_versions(names, options, results);
+  open_options rest = options;
+  rest.timeout = time_left(name_deadline);
+  results = open_all(same.names, rest, std::move(results));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (results[i].opened && same.aliases[i]) {
+      leases_->add_name(results[i].opened->mapped(), options.device, {names[i], *same.aliases[i]});
+    }
+  }
+  return results;
+}
+
+/// Those without a result.
+std::vector<client_impl::open_outcome> client_impl::open_all(std::span<const std::string> names,
+                                                             const open_options& options,
+                                                             std::vector<open_outcome> results) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto name_deadline = base::later(begin, options.timeout);
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < names.size(); ++i) {
+    if (results[i].opened || results[i].failure) {
+      continue;
+    }
     try {
       results[i].opened = find(names[i], options);
       if (!results[i].opened) {
@@ -317,8 +348,6 @@ std::vector<client_impl::open_outcome> client_impl::open_many(std::span<const st
       results[i].failure = why;
     }
   }
-  const auto begin = std::chrono::steady_clock::now();
-  const auto name_deadline = base::later(begin, options.timeout);
   for (std::size_t first = 0; first < missing.size(); first += names_per_batch) {
     const std::size_t count = std::min(names_per_batch, missing.size() - first);
     open_options batch = options;
@@ -340,6 +369,9 @@ void client_impl::open_batch(std::span<const std::string> names,
     request.names.push_back(names[index]);
   }
   const auto connected = broker(options.stop);
+  for (const std::string& name : request.names) {
+    check_knows(*connected, "open", name);
+  }
   const auto deadline =
       base::later(request_deadline(), std::clamp(options.timeout, {}, max_request_wait));
   offers offered(options);

@@ -9,6 +9,7 @@
 
 #include "base/report/log.hpp"
 #include "base/segments/exporter_bound.hpp"
+#include "base/segments/versioned_names.hpp"
 #include "client/segment/client_impl.hpp"
 #include "client/session/reply_check.hpp"
 
@@ -25,7 +26,8 @@ bool can_be_prefetched(const wire::segment& segment, bool any_lifetime = false) 
   return segment.published && has_name &&
          (any_lifetime || segment.lifetime == lifetime::persistent) &&
          !base::ends_with_creator(segment.backend) && segment.backend != backend::signals &&
-         segment.backend != backend::descriptor && segment.chunk_count <= chunks_per_batch;
+         segment.backend != backend::descriptor && segment.chunk_count <= chunks_per_batch &&
+         !base::is_versioned_name(segment.name);  // it would keep its version
 }
 
 /// The broker has no room: it would also refuse further requests.

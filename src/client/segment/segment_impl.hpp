@@ -34,7 +34,7 @@ struct gpushm_segment {
 
   /// Keeps `client`, through which it was imported, alive.
   void keep(std::shared_ptr<const void> client) noexcept { client_ = std::move(client); }
-  [[nodiscard]] const gpushm::client_detail::mapping& mapped() const noexcept { return *mapping_; }
+  [[nodiscard]] gpushm::client_detail::mapping& mapped() const noexcept { return *mapping_; }
   [[nodiscard]] gpushm::memory::region& region() const noexcept { return mapping_->region(); }
   [[nodiscard]] const gpushm::wire::segment& info() const noexcept { return mapping_->info(); }
   /// Throws invalid_argument for memory that was imported without a broker.

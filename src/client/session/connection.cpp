@@ -70,6 +70,7 @@ connection::connection(handshake&& done)
       resumed_(done.welcome.resumed),
       takes_descriptors_(done.welcome.known_kinds >
                          static_cast<std::uint32_t>(backend::descriptor)),
+      knows_versions_(done.welcome.knows_versions),
       token_(done.welcome.token),
       requests_(std::move(done.requests)),
       events_(std::move(done.events)),

@@ -184,6 +184,8 @@ class connection final : public lease_returner {
   [[nodiscard]] bool resumed() const noexcept { return resumed_; }
   /// Whether the broker registers descriptors; an earlier one would end the connection.
   [[nodiscard]] bool takes_descriptors() const noexcept { return takes_descriptors_; }
+  /// Whether the broker has versions of names.
+  [[nodiscard]] bool knows_versions() const noexcept { return knows_versions_; }
   /// Sends which of those leases are kept, each with its number of grants.
   void keep(std::span<const std::pair<gpushm::generation, std::uint32_t>> grants,
             steady_time deadline);
@@ -239,6 +241,7 @@ class connection final : public lease_returner {
   bool takes_reports_ = false;
   bool resumed_ = false;
   bool takes_descriptors_ = false;
+  bool knows_versions_ = false;
   std::atomic<bool> handed_over_{false};
   wire::session_token token_{};
   open_reports reports_;

@@ -70,6 +70,7 @@ void send_hello(int socket,
                                                proof.kind(),
                                                resume,
                                                wire::known_kinds,
+                                               true,
                                                true}});
   while (!try_send_hello(socket, hello, proof.descriptors(), about, deadline)) {
     base::pause_before_retry(inflight_poll);

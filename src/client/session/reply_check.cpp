@@ -2,6 +2,7 @@
 #include "client/session/reply_check.hpp"
 
 #include "base/segments/exporter_bound.hpp"
+#include "base/segments/versioned_names.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::client_detail {
@@ -37,6 +38,20 @@ bool has_fitting_chunks(const wire::opened& reply) {
   return (reply.chunk_bytes.size() == segment.chunk_count) == (left == 0) || bound;
 }
 
+/// An open by alias is answered as one by the version's number.
+bool is_of(const wire::opened& reply, std::string_view name) {
+  if (reply.alias_generation == 0) {
+    return reply.segment.name == name;
+  }
+  if (!base::is_versioned_name(name) || !base::is_versioned_name(reply.segment.name)) {
+    return false;
+  }
+  const auto asked = base::parse_versioned_name("open", name);
+  const auto got = base::parse_versioned_name("open", reply.segment.name);
+  return asked.number == 0 && got.number != 0 && got.base == asked.base && got.part == asked.part &&
+         reply.alias_generation <= max_generation;
+}
+
 }  // namespace
 
 void check_opened(const wire::opened& reply,
@@ -44,7 +59,7 @@ void check_opened(const wire::opened& reply,
                   std::string_view name,
                   std::uint64_t expected_size_bytes) {
   const bool matches_request =
-      reply.segment.name == name &&
+      is_of(reply, name) &&
       (expected_size_bytes == 0 || expected_size_bytes == reply.segment.size_bytes);
   if (!matches_request || descriptors != reply.chunk_bytes.size() ||
       reply.metadata.size() > max_metadata_bytes || !has_sane_numbers(reply.segment) ||

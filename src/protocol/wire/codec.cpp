@@ -156,7 +156,8 @@ class encoder {
                             number_of(v.fence),
                             resume,
                             v.known_kinds,
-                            v.takes_tables)
+                            v.takes_tables,
+                            v.knows_versions)
                 .Union()};
   }
   added add(const welcome& v) {
@@ -176,7 +177,8 @@ class encoder {
                               v.fence_delay_ms,
                               token,
                               v.resumed,
-                              v.known_kinds)
+                              v.known_kinds,
+                              v.knows_versions)
                 .Union()};
   }
   added add(const reserve& v) {
@@ -233,9 +235,17 @@ class encoder {
     const auto chunk_sizes = sizes("chunk_bytes", v.chunk_bytes);
     const auto ticket = bytes_if_any(v.ticket);
     const auto receipt = receipt_if_any(v.receipt);
-    return {
-        fb::Body::Opened,
-        fb::CreateOpened(builder_, v.index, info, metadata, chunk_sizes, ticket, receipt).Union()};
+    return {fb::Body::Opened,
+            fb::CreateOpened(builder_,
+                             v.index,
+                             info,
+                             metadata,
+                             chunk_sizes,
+                             ticket,
+                             receipt,
+                             v.alias_slot,
+                             v.alias_generation)
+                .Union()};
   }
   added add(const fetch_chunks& v) {
     return {fb::Body::FetchChunks,
@@ -284,14 +294,15 @@ class encoder {
   }
   added add(const event& v) {
     const auto name = text(v.name);
-    return {fb::Body::Event,
-            fb::CreateEvent(builder_,
-                            enumerator("kind", v.kind, event_kind::published, event_kind::unfenced),
-                            name,
-                            v.generation,
-                            v.leases,
-                            v.peer_pid)
-                .Union()};
+    return {
+        fb::Body::Event,
+        fb::CreateEvent(builder_,
+                        enumerator("kind", v.kind, event_kind::published, event_kind::alias_moved),
+                        name,
+                        v.generation,
+                        v.leases,
+                        v.peer_pid)
+            .Union()};
   }
   added add(const failure& v) {
     const auto cause = text(v.cause);
@@ -366,6 +377,64 @@ class encoder {
   added add(const continued& /*v*/) {
     return {fb::Body::Continued, fb::CreateContinued(builder_).Union()};
   }
+  fbs::Offset<fbs::Vector<fbs::Offset<fbs::String>>> texts(const char* list,
+                                                           const std::vector<std::string>& values,
+                                                           std::size_t most) {
+    check_count(list, values.size(), most);
+    return builder_.CreateVectorOfStrings(values);
+  }
+  added add(const create_version& v) {
+    const auto base = text(v.base);
+    const auto parts = texts("parts", v.parts, max_parts);
+    return {fb::Body::CreateVersion,
+            fb::CreateCreateVersion(builder_, base, v.number, parts, v.keep_versions, v.keep_bytes)
+                .Union()};
+  }
+  added add(const version_created& v) {
+    return {fb::Body::VersionCreated, fb::CreateVersionCreated(builder_, v.number).Union()};
+  }
+  added add(const change_version& v) {
+    const auto base = text(v.base);
+    const auto alias = text(v.alias);
+    return {
+        fb::Body::ChangeVersion,
+        fb::CreateChangeVersion(
+            builder_,
+            base,
+            v.number,
+            enumerator("change", v.change, version_change::withdraw, version_change::remove_alias),
+            alias)
+            .Union()};
+  }
+  added add(const resolve& v) {
+    const auto name = text(v.name);
+    return {fb::Body::Resolve, fb::CreateResolve(builder_, name).Union()};
+  }
+  added add(const resolved& v) {
+    return {fb::Body::Resolved,
+            fb::CreateResolved(builder_, v.number, v.alias_slot, v.alias_generation).Union()};
+  }
+  added add(const list_versions& v) {
+    const auto base = text(v.base);
+    return {fb::Body::ListVersions, fb::CreateListVersions(builder_, base).Union()};
+  }
+  added add(const versions& v) {
+    std::vector<fbs::Offset<fb::VersionInfo>> list;
+    list.reserve(v.versions.size());
+    for (const version_info& each : v.versions) {
+      const auto aliases = texts("aliases", each.aliases, max_batch);
+      list.push_back(fb::CreateVersionInfo(
+          builder_,
+          each.number,
+          enumerator("state", each.state, version_state::building, version_state::ending),
+          each.withdrawn,
+          each.bytes,
+          each.held,
+          aliases));
+    }
+    const auto all = builder_.CreateVector(list);
+    return {fb::Body::Versions, fb::CreateVersions(builder_, all).Union()};
+  }
 
   fbs::FlatBufferBuilder builder_;
 };
@@ -387,7 +456,8 @@ class decoder {
                      read_fence(v.fence()),
                      token(v.resume()),
                      v.known_kinds(),
-                     v.takes_tables()};
+                     v.takes_tables(),
+                     v.knows_versions()};
       }
       case fb::Body::Welcome:
         return read(*m.body_as_Welcome());
@@ -432,7 +502,9 @@ class decoder {
                       bytes(v.metadata()),
                       sizes(v.chunk_bytes()),
                       bytes(v.ticket()),
-                      read_receipt(v.receipt())};
+                      read_receipt(v.receipt()),
+                      v.alias_slot(),
+                      v.alias_generation()};
       }
       case fb::Body::FetchChunks: {
         const auto& v = *m.body_as_FetchChunks();
@@ -468,7 +540,7 @@ class decoder {
         return unsubscribe{m.body_as_Unsubscribe()->subscription()};
       case fb::Body::Event: {
         const auto& v = *m.body_as_Event();
-        return event{enumerator(v.kind(), event_kind::published, event_kind::unfenced),
+        return event{enumerator(v.kind(), event_kind::published, event_kind::alias_moved),
                      text(v.name()),
                      v.generation(),
                      v.leases(),
@@ -539,6 +611,34 @@ class decoder {
       }
       case fb::Body::Continued:
         return continued{};
+      case fb::Body::CreateVersion: {
+        const auto& v = *m.body_as_CreateVersion();
+        return create_version{text(v.base()),
+                              v.number(),
+                              texts(v.parts(), max_parts),
+                              v.keep_versions(),
+                              v.keep_bytes()};
+      }
+      case fb::Body::VersionCreated:
+        return version_created{m.body_as_VersionCreated()->number()};
+      case fb::Body::ChangeVersion: {
+        const auto& v = *m.body_as_ChangeVersion();
+        return change_version{
+            text(v.base()),
+            v.number(),
+            enumerator(v.change(), version_change::withdraw, version_change::remove_alias),
+            text(v.alias())};
+      }
+      case fb::Body::Resolve:
+        return resolve{text(m.body_as_Resolve()->name())};
+      case fb::Body::Resolved: {
+        const auto& v = *m.body_as_Resolved();
+        return resolved{v.number(), v.alias_slot(), v.alias_generation()};
+      }
+      case fb::Body::ListVersions:
+        return list_versions{text(m.body_as_ListVersions()->base())};
+      case fb::Body::Versions:
+        return read(*m.body_as_Versions());
       case fb::Body::NONE:
         break;
     }
@@ -691,7 +791,8 @@ class decoder {
                    v.fence_delay_ms(),
                    token(v.token()),
                    v.resumed(),
-                   v.known_kinds()};
+                   v.known_kinds(),
+                   v.knows_versions()};
     if (v.epoch() == nullptr || v.epoch()->size() != result.epoch.size()) {
       throw malformed{};
     }
@@ -707,6 +808,41 @@ class decoder {
     result.names.reserve(v.names()->size());
     for (const fbs::String* name : *v.names()) {
       result.names.push_back(text(name));
+    }
+    return result;
+  }
+
+  versions read(const fb::Versions& v) {
+    versions result;
+    if (v.versions() != nullptr) {
+      if (v.versions()->size() > left_ / smallest_segment_bytes) {
+        throw malformed{};
+      }
+      for (const fb::VersionInfo* each : *v.versions()) {
+        charge(smallest_segment_bytes);
+        result.versions.push_back(
+            {each->number(),
+             enumerator(each->state(), version_state::building, version_state::ending),
+             each->withdrawn(),
+             each->bytes(),
+             each->held(),
+             texts(each->aliases(), max_batch)});
+      }
+    }
+    return result;
+  }
+
+  std::vector<std::string> texts(const fbs::Vector<fbs::Offset<fbs::String>>* values,
+                                 std::size_t most) {
+    std::vector<std::string> result;
+    if (values != nullptr) {
+      if (values->size() > most) {
+        throw malformed{};
+      }
+      result.reserve(values->size());
+      for (const fbs::String* each : *values) {
+        result.push_back(text(each));
+      }
     }
     return result;
   }

@@ -25,6 +25,8 @@ inline constexpr std::size_t max_batch = 253;
 inline constexpr std::size_t max_packet_bytes = 192UL * 1024;
 /// Maximum number of names in one open_many.
 inline constexpr std::size_t max_open_many = 1000;
+/// Maximum number of parts of a version.
+inline constexpr std::size_t max_parts = 1'024;
 /// Maximum number of generations in one keep.
 inline constexpr std::size_t max_keep = 4096;
 
@@ -48,6 +50,7 @@ struct hello {
   session_token resume{};
   std::uint32_t known_kinds = 0;
   bool takes_tables = false;
+  bool knows_versions = false;
   friend bool operator==(const hello&, const hello&) = default;
 };
 
@@ -64,6 +67,7 @@ struct welcome {
   session_token token{};
   bool resumed = false;
   std::uint32_t known_kinds = 0;
+  bool knows_versions = false;
   friend bool operator==(const welcome&, const welcome&) = default;
 };
 
@@ -136,6 +140,8 @@ struct opened {
   std::vector<std::uint64_t> chunk_bytes;
   std::vector<std::byte> ticket = {};
   std::optional<wire::receipt> receipt = {};
+  std::uint32_t alias_slot = 0;
+  gpushm::generation alias_generation = 0;  ///< 0: it was not opened by an alias
   friend bool operator==(const opened&, const opened&) = default;
 };
 
@@ -295,6 +301,64 @@ struct continued {
   friend bool operator==(const continued&, const continued&) = default;
 };
 
+struct create_version {
+  std::string base;
+  std::uint64_t number = 0;  ///< 0: the next one
+  std::vector<std::string> parts;
+  std::uint32_t keep_versions = 0;
+  std::uint64_t keep_bytes = 0;
+  friend bool operator==(const create_version&, const create_version&) = default;
+};
+
+struct version_created {
+  std::uint64_t number = 0;
+  friend bool operator==(const version_created&, const version_created&) = default;
+};
+
+/// Values travel on the wire: never renumber.
+enum class version_change : std::uint8_t { withdraw = 0, move_alias = 1, remove_alias = 2 };
+
+struct change_version {
+  std::string base;
+  std::uint64_t number = 0;
+  version_change change = version_change::withdraw;
+  std::string alias = {};
+  friend bool operator==(const change_version&, const change_version&) = default;
+};
+
+struct resolve {
+  std::string name;
+  friend bool operator==(const resolve&, const resolve&) = default;
+};
+
+struct resolved {
+  std::uint64_t number = 0;
+  std::uint32_t alias_slot = 0;
+  gpushm::generation alias_generation = 0;  ///< 0: the name has a number
+  friend bool operator==(const resolved&, const resolved&) = default;
+};
+
+/// A version in a list.
+struct version_info {
+  std::uint64_t number = 0;
+  version_state state = version_state::building;
+  bool withdrawn = false;
+  std::uint64_t bytes = 0;
+  std::uint32_t held = 0;
+  std::vector<std::string> aliases;
+  friend bool operator==(const version_info&, const version_info&) = default;
+};
+
+struct list_versions {
+  std::string base;
+  friend bool operator==(const list_versions&, const list_versions&) = default;
+};
+
+struct versions {
+  std::vector<version_info> versions;
+  friend bool operator==(const wire::versions&, const wire::versions&) = default;
+};
+
 using body = std::variant<hello,
                           welcome,
                           reserve,
@@ -327,7 +391,14 @@ using body = std::variant<hello,
                           cancelled,
                           too_late,
                           subscribed,
-                          continued>;
+                          continued,
+                          create_version,
+                          version_created,
+                          change_version,
+                          resolve,
+                          resolved,
+                          list_versions,
+                          versions>;
 
 /// Whether a client sends it on the event lane; everything else is sent on the request lane.
 [[nodiscard]] inline bool is_sent_on_event_lane(const body& body) noexcept {

@@ -185,8 +185,24 @@ void recorder::put(const core::record_name& name, const core::saved_value& value
   if (std::holds_alternative<std::monostate>(value)) {
     erase(records::key_of(name));
   } else {
+    raise_reader(records::min_reader_of(name.kind));
     put_bytes(records::key_of(name), [&] { return on_->encoder.encode(value); });
   }
+}
+
+/// In the same commit as the first record that needs it.
+void recorder::raise_reader(std::uint32_t needed) noexcept {
+  if (needed <= min_reader_ || !on_ || is_behind_) {
+    return;
+  }
+  const auto key = records::key_of(records::kind::broker);
+  put_bytes(key, [&] {
+    auto self = std::get<records::broker_record>(
+        records::decode(records::kind::broker, on_->log.find(key).value()));
+    self.min_reader = std::max(self.min_reader, needed);
+    return on_->encoder.encode(std::move(self));
+  });
+  min_reader_ = needed;
 }
 
 void recorder::mark(const journal::record_key& key) noexcept {
@@ -238,6 +254,7 @@ bool recorder::begin_all() noexcept {
     journal::journal& to = on_->next ? *on_->next : on_->log;
     to.begin_rewrite();
     to.put(self, on_->log.find(self).value());
+    min_reader_ = 1;  // what is recorded from now on raises it again
     is_behind_ = false;
     return true;
   } catch (const std::exception&) {  // still behind

@@ -183,6 +183,7 @@ class recorder {
   [[nodiscard]] bool begin_all() noexcept;
   void end_all() noexcept;
   void write() noexcept;
+  void raise_reader(std::uint32_t needed) noexcept;
   void store_next() noexcept;
   void use_next();
   void drop_next() noexcept;
@@ -191,6 +192,7 @@ class recorder {
   std::unique_ptr<parts> on_;
   transport::reported_call call_{};
   std::uint64_t next_packet_ = 1;
+  std::uint32_t min_reader_ = 1;  ///< as put into the domain's broker_record
   bool is_behind_ = false;
   bool has_warned_ = false;  ///< that the journal cannot be replaced
   bool is_full_ = false;     ///< the journal has refused a change: it must be replaced

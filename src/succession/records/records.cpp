@@ -89,7 +89,8 @@ class writer {
                              v.creator_session,
                              v.exporter_gone,
                              v.device_lost,
-                             v.replaces);
+                             v.replaces,
+                             v.complete);
   }
   fbs::Offset<fb::Bytes> add(const core::saved_metadata& v) {
     return fb::CreateBytes(to_, bytes(v.bytes));
@@ -125,6 +126,27 @@ class writer {
     return fb::CreateText(to_, text(v.name), v.device_lost);
   }
 
+  fbs::Offset<fb::Version> add(const core::saved_version& v) {
+    const auto base = text(v.base);
+    const auto parts = texts(v.parts);
+    const auto creator = peer(v.creator);
+    return fb::CreateVersion(to_,
+                             base,
+                             v.number,
+                             static_cast<std::uint8_t>(v.state),
+                             v.withdrawn,
+                             parts,
+                             creator,
+                             v.session);
+  }
+  fbs::Offset<fb::Alias> add(const core::saved_alias& v) {
+    const auto base = text(v.base);
+    const auto alias = text(v.alias);
+    const auto owner = peer(v.owner);
+    return fb::CreateAlias(
+        to_, base, alias, v.generation, v.number, v.last, v.keep.versions, v.keep.bytes, owner);
+  }
+
   fbs::Offset<fb::Broker> add(const broker_record& v) {
     const auto domain = text(v.domain);
     const auto epoch = to_.CreateVector(v.epoch.data(), v.epoch.size());
@@ -157,17 +179,15 @@ class writer {
                                 v.known_kinds,
                                 v.takes_tables,
                                 v.inflight_requests,
-                                v.inflight_events);
+                                v.inflight_events,
+                                v.knows_versions);
   }
   fbs::Offset<fb::Files> add(const files_record& v) {
     const auto chunks = list(v.chunks);
     return fb::CreateFiles(to_, chunks, list(v.chunk_bytes), v.writable);
   }
   fbs::Offset<fb::OpenRest> add(const open_rest_record& v) {
-    for (const std::string& each : v.names) {
-      charge(each.size() + sizeof(fbs::uoffset_t));
-    }
-    const auto names = to_.CreateVectorOfStrings(v.names);
+    const auto names = texts(v.names);
     return fb::CreateOpenRest(to_,
                               v.id,
                               names,
@@ -215,6 +235,12 @@ class writer {
   fbs::Offset<fbs::Vector<Number>> list(const std::vector<Number>& value) {
     charge(value.size() * sizeof(Number));
     return to_.CreateVector(value);
+  }
+  fbs::Offset<fbs::Vector<fbs::Offset<fbs::String>>> texts(const std::vector<std::string>& values) {
+    for (const std::string& each : values) {
+      charge(each.size() + sizeof(fbs::uoffset_t));
+    }
+    return to_.CreateVectorOfStrings(values);
   }
   fbs::Offset<fb::Peer> peer(const core::peer& v) {
     return fb::CreatePeer(to_,
@@ -370,7 +396,47 @@ core::saved_segment segment(const fb::Segment& v) {
   result.exporter_gone = v.exporter_gone();
   result.device_lost = v.device_lost();
   result.replaces = v.replaces();
+  result.complete = v.complete();
   return result;
+}
+
+/// `size_bytes`: of the record.
+std::vector<std::string> texts(const fbs::Vector<fbs::Offset<fbs::String>>* vector,
+                               std::size_t size_bytes) {
+  std::vector<std::string> result;
+  if (vector == nullptr) {
+    return result;
+  }
+  result.reserve(vector->size());
+  for (const fbs::String* each : *vector) {
+    // Names of a damaged record may be the same text: copies could fill the memory.
+    if (each->size() > size_bytes) {
+      throw_damaged("names that share their text");
+    }
+    size_bytes -= each->size();
+    result.push_back(fbs::GetString(each));
+  }
+  return result;
+}
+
+core::saved_version version(const fb::Version& v, std::size_t size_bytes) {
+  return {fbs::GetString(v.base()),
+          v.number(),
+          enumerator(v.state(), version_state::ending),
+          v.withdrawn(),
+          texts(v.parts(), size_bytes),
+          peer(v.creator()),
+          v.session()};
+}
+
+core::saved_alias alias(const fb::Alias& v) {
+  return {fbs::GetString(v.base()),
+          fbs::GetString(v.alias()),
+          v.generation(),
+          v.number(),
+          v.last(),
+          {v.keep_versions(), v.keep_bytes()},
+          peer(v.owner())};
 }
 
 core::saved_confirmation confirmation(const fb::Confirmation& v) {
@@ -419,7 +485,8 @@ connection_record connection(const fb::Connection& v) {
           v.known_kinds(),
           v.takes_tables(),
           v.inflight_requests(),
-          v.inflight_events()};
+          v.inflight_events(),
+          v.knows_versions()};
 }
 
 files_record files(const fb::Files& v) {
@@ -434,17 +501,7 @@ files_record files(const fb::Files& v) {
 open_rest_record open_rest(const fb::OpenRest& v, std::size_t size_bytes) {
   open_rest_record result;
   result.id = v.id();
-  if (v.names() != nullptr) {
-    result.names.reserve(v.names()->size());
-    for (const fbs::String* each : *v.names()) {
-      // Names of a damaged record may be the same text: copies could fill the memory.
-      if (each->size() > size_bytes) {
-        throw_damaged("names that share their text");
-      }
-      size_bytes -= each->size();
-      result.names.push_back(fbs::GetString(each));
-    }
-  }
+  result.names = texts(v.names(), size_bytes);
   result.expected_size_bytes = v.expected_size_bytes();
   result.next = v.next();
   result.deadline = optional_time(v.has_deadline(), v.deadline());
@@ -474,7 +531,7 @@ journal::record_key key_of(const core::record_name& name) noexcept {
 
 std::optional<core::record_name> name_of(const journal::record_key& key) noexcept {
   const auto what = static_cast<core::record_kind>(key.kind);
-  if (what < core::record_kind::numbers || what > core::record_kind::dead_name) {
+  if (what < core::record_kind::numbers || what > core::record_kind::alias) {
     return std::nullopt;
   }
   return core::record_name{what, key.first, key.second};
@@ -550,6 +607,10 @@ core::saved_value decode(core::record_kind kind, std::span<const std::byte> sour
     case core::record_kind::dead_name:
       return core::saved_dead_name{fbs::GetString(root<fb::Text>(source).text()),
                                    root<fb::Text>(source).device_lost()};
+    case core::record_kind::version:
+      return version(root<fb::Version>(source), source.size());
+    case core::record_kind::alias:
+      return alias(root<fb::Alias>(source));
   }
   throw_damaged("an unknown kind");
 }

@@ -40,7 +40,11 @@ enum class kind : std::uint32_t {
 /// What this version reads. Raised when a broker records something that an earlier version must not
 /// skip, such as an object that has a slot: it then records the same number as `min_reader`, before
 /// the first such object.
-inline constexpr std::uint32_t reader = 1;
+inline constexpr std::uint32_t reader = 2;
+/// The lowest `reader` that may continue a domain with records of a kind.
+[[nodiscard]] constexpr std::uint32_t min_reader_of(core::record_kind kind) noexcept {
+  return kind == core::record_kind::version || kind == core::record_kind::alias ? 2 : 1;
+}
 
 /// Maximum size of a record's strings and lists. FlatBuffers could not represent twice as much.
 inline constexpr std::size_t max_record_bytes = std::size_t{1} << 30U;
@@ -99,6 +103,7 @@ struct connection_record {
   /// Upper bounds of descriptors that are sent on each lane and may be unread; 0: not known.
   std::uint32_t inflight_requests = 0;
   std::uint32_t inflight_events = 0;
+  bool knows_versions = false;
   friend bool operator==(const connection_record&, const connection_record&) = default;
 };
 
