@@ -67,6 +67,7 @@ from gpushm._types import (
     ProducerStats,
     SegmentInfo,
     TicketInfo,
+    VersionInfo,
     WaitingStreams,
 )
 
@@ -120,6 +121,7 @@ __all__ = [
     "ChannelStatus",
     "ConsumerStatus",
     "TicketInfo",
+    "VersionInfo",
     "WaitingStreams",
     *__all__,
     "library_version",

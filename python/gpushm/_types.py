@@ -99,13 +99,31 @@ class BrokerStatistics(NamedTuple):
 class Event(NamedTuple):
     """An event of a segment."""
 
-    kind: Literal["published", "opened", "released", "removed", "peer-died", "resync", "unfenced"]
+    kind: Literal[
+        "published", "opened", "released", "removed", "peer-died", "resync", "unfenced", "alias-moved"
+    ]
     name: str
     generation: int
     #: After the event.
     leases: int
     #: Of the process that caused it, as the broker sees it; 0: unknown.
     peer_pid: int
+
+
+class VersionInfo(NamedTuple):
+    """A version of a name."""
+
+    number: int
+    #: "building": parts are missing; "ending": it has been removed.
+    state: Literal["building", "published", "ending"]
+    #: Those that refer to it, such as "latest".
+    aliases: tuple[str, ...]
+    #: Allocated for its segments.
+    bytes: int
+    #: Its segments that some process has open.
+    held: int
+    #: "latest" does not refer to it.
+    withdrawn: bool
 
 
 class ProducerStats(NamedTuple):

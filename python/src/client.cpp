@@ -262,6 +262,7 @@ void register_client(nb::module_& module) {
       "GoneOrReplacedError (another segment has the name) and PermissionDeniedError.");
   register_open_methods(type);
   register_share_methods(type);
+  register_version_methods(type);
   type.def("list",
            list,
            nb::arg("prefix") = "",

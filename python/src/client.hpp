@@ -37,6 +37,7 @@ std::shared_ptr<gpushm_segment> open_now(const std::shared_ptr<gpushm_client>& c
 /// Parts of the class, for `register_client`.
 void register_open_methods(nanobind::class_<client_object>& type);
 void register_share_methods(nanobind::class_<client_object>& type);
+void register_version_methods(nanobind::class_<client_object>& type);
 
 void register_client(nanobind::module_& module);
 
