@@ -98,13 +98,10 @@ class agent {
       device_plugin::loss_listener lost;
       if (chosen.broker) {
         lost_gpus_ = std::make_unique<lost_gpu_reports>(
-            [broker = domains::private_socket(chosen.run_dir)](const std::string& uuid,
-                                                               const std::string& pci_address) {
-              broker.lose_device(uuid, pci_address, report_timeout);
+            [broker = domains::private_socket(chosen.run_dir)](const base::lost_device& device) {
+              broker.lose_device(device, report_timeout);
             });
-        lost = [this](const std::string& uuid, const std::string& pci_address) {
-          lost_gpus_->add(uuid, pci_address);
-        };
+        lost = [this](const base::lost_device& device) { lost_gpus_->add(device); };
       }
       plugin_ = std::make_unique<device_plugin>(chosen, &metrics_, std::move(lost));
     }

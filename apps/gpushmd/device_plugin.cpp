@@ -90,10 +90,7 @@ std::string seconds_text(std::chrono::milliseconds time) {
 device_plugin::device_plugin(const settings& start,
                              base::operation_observer* observer,
                              loss_listener lost)
-    : start_(start),
-      lost_(std::move(lost)),
-      manager_(manager_options_of(start, observer)),
-      offered_(start.offer) {
+    : start_(start), manager_(manager_options_of(start, observer)), offered_(start.offer) {
   if (start_.gpus && !start_.gpus_released) {
     // Fallback if the linker finds no NVML: this container's image need not include the driver.
     const std::string nvml = discover::find_nvml(driver_options_of(start_));
@@ -108,7 +105,7 @@ device_plugin::device_plugin(const settings& start,
               gpu_changed(uuid, now);
             },
             [this](const std::string& /*change*/) { request_plan(); },
-            [this](const std::string& uuid) { gpu_lost(uuid); }});
+            std::move(lost)});
   }
   planner_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
@@ -236,7 +233,6 @@ void device_plugin::apply_offer(const device_plugin_settings& offered,
   gpu_uuids_.clear();
   for (const gpushm::device_plugin::gpu_info& each : inventory.gpus) {
     gpu_uuids_.push_back(each.entry.uuid);
-    gpu_addresses_.insert_or_assign(each.entry.uuid, each.entry.pci_address);
   }
   apply_health();
   apply_share_health();
@@ -300,20 +296,6 @@ void device_plugin::gpu_changed(const std::string& uuid,
                                 const gpushm::device_plugin::gpu_health& now) {
   const std::lock_guard lock(mutex_);
   plan_.set_health(uuid, now.healthy, now.reason);
-}
-
-void device_plugin::gpu_lost(const std::string& uuid) {
-  if (!lost_) {
-    return;
-  }
-  std::string address;
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto at = gpu_addresses_.find(uuid); at != gpu_addresses_.end()) {
-      address = at->second;
-    }
-  }
-  lost_(uuid, address);
 }
 
 std::vector<metrics::resource_reading> device_plugin::readings() const {

@@ -29,10 +29,9 @@ namespace gpushm::agent {
 class device_plugin {
  public:
   /// Immediately starts planning with `start.offer`. The rest of `start` applies for the lifetime
-  /// of the object. `observer` is not owned. `lost` is called with the UUID and PCI address (empty:
-  /// not known) of a GPU whose memory is gone, on the monitor's thread; it must not throw or block.
-  using loss_listener =
-      std::function<void(const std::string& uuid, const std::string& pci_address)>;
+  /// of the object. `observer` is not owned. `lost` is called as that of
+  /// `health_monitor::listener`.
+  using loss_listener = std::function<void(const base::lost_device& device)>;
   device_plugin(const settings& start, base::operation_observer* observer, loss_listener lost = {});
   device_plugin(const device_plugin&) = delete;
   device_plugin& operator=(const device_plugin&) = delete;
@@ -67,7 +66,6 @@ class device_plugin {
   void request_plan();
   void check_driver();
   void gpu_changed(const std::string& uuid, const gpushm::device_plugin::gpu_health& now);
-  void gpu_lost(const std::string& uuid);
   /// Precondition: the caller holds the mutex.
   void apply_health();
   /// Precondition: the caller holds the mutex.
@@ -75,16 +73,13 @@ class device_plugin {
   [[nodiscard]] std::string not_registered() const;
 
   const settings start_;
-  const loss_listener lost_;
   gpushm::device_plugin::manager manager_;
   std::unique_ptr<inventory_child> inventory_;  // null without GPUs, or if they are released
   mutable std::mutex mutex_;
-  gpushm::device_plugin::planned plan_;  // guarded by mutex_
-  std::vector<std::string> gpu_uuids_;   // guarded by mutex_: of the plan
-  /// Guarded by mutex_: of every GPU that was ever in an inventory; a lost one is in none.
-  std::map<std::string, std::string> gpu_addresses_;
-  std::map<std::string, std::string> unserved_;                         // guarded by mutex_
-  bool driver_is_unresponsive_ = false;                                 // guarded by mutex_
+  gpushm::device_plugin::planned plan_;          // guarded by mutex_
+  std::vector<std::string> gpu_uuids_;           // guarded by mutex_: of the plan
+  std::map<std::string, std::string> unserved_;  // guarded by mutex_
+  bool driver_is_unresponsive_ = false;          // guarded by mutex_
   std::string plan_problem_ = "the device plugin has not planned yet";  // guarded by mutex_
   std::optional<device_plugin_settings> requested_;  // guarded by mutex_: for the next plan
   bool plan_due_ = true;                             // guarded by mutex_: a plan is due

@@ -9,6 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "base/segments/device_loss.hpp"
+
 namespace gpushm::agent {
 
 /// Reports lost GPUs to gpushm-brokerd (docs/adr/0006, "Lost devices"), on its own thread, until a
@@ -18,7 +20,7 @@ namespace gpushm::agent {
 class lost_gpu_reports {
  public:
   /// Throws `std::exception` if the broker has not taken the report.
-  using sender = std::function<void(const std::string& uuid, const std::string& pci_address)>;
+  using sender = std::function<void(const base::lost_device& device)>;
   /// Throws std::system_error (no thread).
   explicit lost_gpu_reports(
       sender send, std::chrono::milliseconds retry_interval = std::chrono::milliseconds(1'000));
@@ -28,11 +30,13 @@ class lost_gpu_reports {
   ~lost_gpu_reports();
 
   /// Does not block. Throws std::bad_alloc.
-  void add(const std::string& uuid, const std::string& pci_address);
+  void add(const base::lost_device& device);
 
  private:
-  using reports = std::map<std::string, std::string>;  ///< PCI addresses by UUID
+  using reports = std::map<std::string, base::lost_device>;  ///< by UUID
 
+  /// Adds a report. Keeps an Xid as the cause: the driver loses the GPU after it.
+  static void put(reports& reports, const base::lost_device& device);
   void run(const std::stop_token& stop);
   [[nodiscard]] reports send_all(reports reports) const;
 

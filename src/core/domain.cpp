@@ -356,17 +356,20 @@ error domain::exporter_died() const {
           "start it again"};
 }
 
-error domain::memory_lost() const {
-  return {errc::gone_or_replaced,
-          {},
-          {},
-          "the GPU that had this memory was lost, in domain " + name_,
-          "create it again, on a GPU that works"};
+error domain::memory_lost(const base::device_loss& loss) const {
+  const std::string why = base::text_of(loss);
+  return {
+      errc::gone_or_replaced,
+      {},
+      {},
+      "the GPU that had this memory was lost, in domain " + name_ + (why.empty() ? "" : ": " + why),
+      "create it again, on a GPU that works"};
 }
 
 error domain::no_such_segment(std::string_view name) const {
   if (const auto dead = dead_names_.find(name); dead != dead_names_.end()) {
-    return dead_names_in_order_.at(dead->second).device_lost ? memory_lost() : exporter_died();
+    const base::device_loss& loss = dead_names_in_order_.at(dead->second).loss;
+    return loss ? memory_lost(loss) : exporter_died();
   }
   // Who forgets to publish looks for a wrong name, or for another broker.
   if (const segment* const segment = named(name);
@@ -582,7 +585,7 @@ void domain::publish(session_id session,
     throw error(errc::segment_removed,
                 {},
                 {},
-                reserved.device_lost
+                reserved.loss
                     ? "the GPU that had its memory was lost before it was published"
                 : reserved.removed ? "the segment was removed before it was published"
                                    : "its version was removed before it was published",
@@ -673,13 +676,13 @@ void domain::unname(segment& segment, bool exporter_gone) {
 }
 
 /// Lets later opens of the name report why it does not exist. The oldest names are dropped.
-void domain::remember_dead(const std::string& name, bool device_lost) {
+void domain::remember_dead(const std::string& name, base::device_loss loss) {
   if (limits_.max_dead_names == 0 || dead_names_.contains(name)) {
     return;
   }
   const std::uint64_t place = next_dead_name_;
   try {
-    dead_names_in_order_.emplace(place, dead_name{name, device_lost});
+    dead_names_in_order_.emplace(place, dead_name{name, loss});
     dead_names_.emplace(name, place);
   } catch (const std::bad_alloc&) {  // only the error text is worse
     dead_names_in_order_.erase(place);
@@ -833,27 +836,26 @@ void domain::lose_some() {
       continue;
     }
     const auto segment = segments_.find(word.generation);
-    if (segment == segments_.end() || segment->second->device_lost ||
-        !is_on(segment->second->device)) {
+    if (segment == segments_.end() || segment->second->loss || !is_on(segment->second->device)) {
       continue;
     }
     if (!has_room_to_end(*segment->second)) {
       return;  // the same one in the next turn
     }
     --left;
-    lose_device_of(*segment->second);
+    lose_device_of(*segment->second, from.of.loss);
   }
 }
 
 /// Leases stay: their holders see the state.
-void domain::lose_device_of(segment& segment) {
-  segment.device_lost = true;
+void domain::lose_device_of(segment& segment, base::device_loss loss) {
+  segment.loss = loss;
   if (segment.removed) {
     show(segment);
     return;
   }
   if (segment.published) {
-    remember_dead(segment.name, true);
+    remember_dead(segment.name, loss);
   }
   withdraw(segment);
   free_if_unused(segment);

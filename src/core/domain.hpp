@@ -144,11 +144,7 @@ struct lost_segment {
 /// others. The same when it is reserved, handed back and continued.
 [[nodiscard]] budget::amounts cost_of(const reservation& reservation);
 
-/// A GPU whose memory is gone.
-struct lost_device {
-  std::string uuid;         ///< of the GPU or of a MIG instance
-  std::string pci_address;  ///< for its MIG instances, which have other UUIDs; may be empty
-};
+using base::lost_device;
 
 /// An exporter's reply about its exporter-bound memory.
 enum class verdict : std::uint8_t { unchanged, changed, not_shared };
@@ -633,7 +629,7 @@ class domain {
   };
   struct dead_name {
     std::string name;
-    bool device_lost = false;  ///< otherwise its exporter died
+    base::device_loss loss;  ///< of its GPU; none: its exporter died
   };
   struct participant {
     actor who;  ///< never null
@@ -724,7 +720,7 @@ class domain {
   [[nodiscard]] static error another_generation(const segment& segment);
   [[nodiscard]] static error may_not_manage(std::string_view action, const segment& segment);
   [[nodiscard]] error exporter_died() const;
-  [[nodiscard]] error memory_lost() const;
+  [[nodiscard]] error memory_lost(const base::device_loss& loss) const;
 
   /// True if the effects of ending a lease on `segment` fit into the capacity of `pending()`.
   [[nodiscard]] bool has_room_to_end(const segment& segment) const;
@@ -768,10 +764,10 @@ class domain {
                  bool never_mapped = false,
                  const actor& actor = nullptr);
   void unname(segment& segment, bool exporter_gone = false);
-  void remember_dead(const std::string& name, bool device_lost = false);
+  void remember_dead(const std::string& name, base::device_loss loss = {});
   void forget_dead(std::string_view name) noexcept;
   void lose_some();
-  void lose_device_of(segment& segment);
+  void lose_device_of(segment& segment, base::device_loss loss);
   void confirm_with_exporter(session_id session,
                              open_request request,
                              const segment& segment,

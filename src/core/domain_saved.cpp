@@ -65,7 +65,7 @@ saved_value domain::saved(const record_name& name) const {
         to.creator = from.creator;
         to.creator_session = from.creator_session;
         to.exporter_gone = from.exporter_gone;
-        to.device_lost = from.device_lost;
+        to.loss = from.loss;
         to.complete = from.complete;
         return to;
       }
@@ -126,7 +126,7 @@ saved_value domain::saved(const record_name& name) const {
       break;
     case record_kind::dead_name:
       if (const dead_name* const dead = find_in(dead_names_in_order_, name.first)) {
-        return saved_dead_name{dead->name, dead->device_lost};
+        return saved_dead_name{dead->name, dead->loss};
       }
       break;
     case record_kind::version:
@@ -243,7 +243,7 @@ domain::domain(std::string name,
     } else if (const auto* const dead = std::get_if<saved_dead_name>(&value)) {
       require(key < next_dead_name_ && dead_names_.emplace(dead->name, key).second,
               "a name is dead twice");
-      dead_names_in_order_.emplace(key, dead_name{dead->name, dead->device_lost});
+      dead_names_in_order_.emplace(key, dead_name{dead->name, dead->loss});
     } else if (const auto* const version = std::get_if<saved_version>(&value)) {
       restore_version(key, *version);
     } else if (const auto* const alias = std::get_if<saved_alias>(&value)) {
@@ -306,7 +306,7 @@ void domain::restore_segment(gpushm::generation generation, const saved_segment&
   to.creator = saved.creator;
   to.creator_session = saved.creator_session;
   to.exporter_gone = saved.exporter_gone;
-  to.device_lost = saved.device_lost;
+  to.loss = saved.loss;
   to.complete = saved.complete;
   to.is_versioned = base::is_versioned_name(to.name);
   require(slots_.take({to.slot, generation, to.state()}),

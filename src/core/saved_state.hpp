@@ -63,7 +63,7 @@ struct saved_segment : reservation {
   peer creator;
   session_id creator_session = 0;
   bool exporter_gone = false;
-  bool device_lost = false;
+  base::device_loss loss;
   bool complete = false;
   friend bool operator==(const saved_segment&, const saved_segment&) = default;
 };
@@ -125,7 +125,7 @@ struct saved_unkept {
 /// these ends.
 struct saved_dead_name {
   std::string name;
-  bool device_lost = false;
+  base::device_loss loss;
   friend bool operator==(const saved_dead_name&, const saved_dead_name&) = default;
 };
 

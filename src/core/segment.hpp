@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/segments/device_loss.hpp"
 #include "base/segments/segment_facts.hpp"
 #include "core/budget.hpp"
 #include "gpushm/types.hpp"
@@ -71,8 +72,8 @@ struct segment : base::reservation, std::enable_shared_from_this<segment> {
   bool complete : 1 = false;      ///< a part that its creator has published; its version may not be
   bool removed = false;
   bool exporter_gone = false;  ///< its exporter has died; false again once it is removed by name
-  bool device_lost = false;    ///< its GPU was reported lost while it existed; it is also removed
   bool used = false;           ///< a lease other than the creator's ended since the last `released`
+  base::device_loss loss;      ///< of its GPU while it existed; it is also removed
   session_id creator_session = 0;  ///< 0 once that session has ended
   std::vector<lease> leases;
   std::shared_ptr<const metadata_block> metadata;  ///< null: none
@@ -83,7 +84,7 @@ struct segment : base::reservation, std::enable_shared_from_this<segment> {
 
   /// As clients see it in the state table.
   [[nodiscard]] segment_state state() const noexcept {
-    return device_lost     ? segment_state::device_lost
+    return loss            ? segment_state::device_lost
            : exporter_gone ? segment_state::exporter_gone
            : removed       ? segment_state::removed
                            : segment_state::live;

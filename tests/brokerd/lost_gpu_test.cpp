@@ -64,9 +64,12 @@ class lost_gpu : public testing::Test {
     }
     return "no error";
   }
-  [[nodiscard]] gpushm_testing::run_result report(const std::string& uuid) const {
-    return gpushm_testing::run_program(
-        {.argv = {gpushm_testing::own_program("gpushm"), "lost-gpu", uuid, "--run-dir", run_dir_}});
+  [[nodiscard]] gpushm_testing::run_result report(const std::string& uuid,
+                                                  const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> argv = {
+        gpushm_testing::own_program("gpushm"), "lost-gpu", uuid, "--run-dir", run_dir_};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return gpushm_testing::run_program({.argv = std::move(argv)});
   }
 
   static gpushm::fake::fake_gpus_options two_gpus() {
@@ -119,6 +122,30 @@ TEST_F(lost_gpu, ends_its_segments_also_for_the_next_broker) {
   EXPECT_EQ(does(reader, "open w"), again);
   EXPECT_EQ(does(reader, "holds w 3"), "same");
   EXPECT_EQ(does(reader, "state w"), "live");
+}
+
+/// The Xid is in the error of each open, also of a name that this client has opened before, and
+/// also of the next broker's.
+TEST_F(lost_gpu, opens_report_the_xid) {
+  child creator = member("0");
+  child reader = member("0");
+  const std::string lost = does(creator, "create w persistent 1");
+  ASSERT_EQ(does(creator, "publish w"), "ok");
+  ASSERT_EQ(does(reader, "open w"), lost);
+  ASSERT_EQ(does(reader, "close w"), "ok");  // its lease stays in the cache
+
+  const auto done = report(fake_.gpus().front().uuid, {"--xid", "79"});
+  EXPECT_TRUE(done.status.success()) << done.err;
+  const std::string why = reason + ": Xid 79 (the GPU has fallen off the bus)";
+  EXPECT_EQ(why_not("w"), why);
+  const std::string again = does(reader, "open w");
+  EXPECT_NE(again.find("Xid 79 (the GPU has fallen off the bus)"), std::string::npos) << again;
+  EXPECT_TRUE(broker_->kill());
+  EXPECT_TRUE(eventually([&] { return why_not("w") == why; }, 60s));
+
+  const auto wrong = report(fake_.gpus().front().uuid, {"--xid", "0"});
+  EXPECT_FALSE(wrong.status.success());
+  EXPECT_NE(wrong.err.find("--xid"), std::string::npos) << wrong.err;
 }
 
 TEST_F(lost_gpu, wrong_reports_are_refused_and_change_nothing) {

@@ -170,6 +170,31 @@ TEST_F(lost_devices, names_are_free_and_say_why) {
   EXPECT_EQ(state_of(again), segment_state::live);
 }
 
+/// The cause of the loss is in the error of each open, also after a restart and for a MIG instance.
+TEST_F(lost_devices, opens_report_why_the_device_was_lost) {
+  const auto why = [](const std::string& cause) {
+    return "the GPU that had this memory was lost, in domain default: " + cause +
+           " (create it again, on a GPU that works; an open with a timeout waits for the name)";
+  };
+  make(on(gpu_0, "kv", lifetime::persistent));
+  make(on(mig_of_0, "instance"));
+  make(on(gpu_1, "other"));
+  lose({"GPU-0", "0000:18:00.0", {base::loss_cause::xid, 95}});
+  lose({"GPU-0", "0000:18:00.0", {base::loss_cause::unreachable}});
+  lose({"GPU-1", "", {base::loss_cause::reset}});
+  for (int round = 0; round < 2; ++round) {
+    for (const char* const name : {"kv", "instance"}) {
+      open(name);
+      EXPECT_EQ(last().text, why("Xid 95 (uncontained memory error)")) << name << round;
+      EXPECT_EQ(last().code, errc::gone_or_replaced);
+    }
+    open("other");
+    EXPECT_EQ(last().text, why("it was reset")) << round;
+    restart();
+  }
+  EXPECT_EQ(seen_.losses().size(), 3U) << "one event for each lease: a second report ends nothing";
+}
+
 TEST_F(lost_devices, state_is_that_after_a_restart) {
   const auto kv = make(on(gpu_0, "kv", lifetime::persistent));
   open("kv");

@@ -78,10 +78,11 @@ TEST(private_messages, requests_survive) {
       "d");
   EXPECT_EQ(std::get<usage_request>(decode_request(encode(request(usage_request{"e"})))).domain,
             "e");
-  const auto lost = std::get<lose_device_request>(
-      decode_request(encode(request(lose_device_request{"GPU-0", "0000:18:00.0"}))));
-  EXPECT_EQ(lost.uuid, "GPU-0");
-  EXPECT_EQ(lost.pci_address, "0000:18:00.0");
+  const auto lost = std::get<lose_device_request>(decode_request(encode(
+      request(lose_device_request{{"GPU-0", "0000:18:00.0", {base::loss_cause::xid, 79}}}))));
+  EXPECT_EQ(lost.device.uuid, "GPU-0");
+  EXPECT_EQ(lost.device.pci_address, "0000:18:00.0");
+  EXPECT_EQ(lost.device.loss, (base::device_loss{base::loss_cause::xid, 79}));
 }
 
 TEST(private_messages, replies_survive) {

@@ -82,7 +82,10 @@ TEST_F(private_sockets, errors_are_those_of_the_domains) {
   start();
   EXPECT_EQ(code_of([&] { client_.close("default", 5s); }), errc::invalid_argument);
   EXPECT_EQ(code_of([&] { static_cast<void>(client_.open("../x", 5s)); }), errc::invalid_argument);
-  EXPECT_EQ(code_of([&] { client_.lose_device("", "0000:18:00.0", 5s); }), errc::invalid_argument);
+  EXPECT_EQ(code_of([&] {
+              client_.lose_device({"", "0000:18:00.0"}, 5s);
+            }),
+            errc::invalid_argument);
 }
 
 TEST_F(private_sockets, many_domains_are_read_in_pages) {

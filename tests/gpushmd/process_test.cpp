@@ -545,6 +545,12 @@ TEST_F(agent_process, members_learn_that_a_gpu_is_lost) {
   EXPECT_THAT(member.text(stream::err), HasSubstr("its GPU was lost, and the memory with it"));
   EXPECT_EQ(host.state(), gpushm::segment_state::live);
   EXPECT_TRUE(user.list("w").empty());
+  try {
+    static_cast<void>(user.open("w"));
+    ADD_FAILURE() << "opened";
+  } catch (const gpushm::error& why) {
+    EXPECT_THAT(why.what(), HasSubstr("Xid 79 (the GPU has fallen off the bus)"));
+  }
 }
 
 TEST_F(agent_process, shares_are_unhealthy_while_no_broker_serves) {

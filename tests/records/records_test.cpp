@@ -97,6 +97,15 @@ bool is_valid(const files_record& value) {
 bool is_valid(const open_rest_record& value) {
   return value.next <= value.names.size();
 }
+bool is_valid(const base::device_loss& loss) {
+  return (loss.cause == base::loss_cause::xid) == (loss.xid != 0);
+}
+bool is_valid(const core::saved_segment& value) {
+  return is_valid(value.loss);
+}
+bool is_valid(const core::saved_dead_name& value) {
+  return is_valid(value.loss);
+}
 template <typename T>
 bool is_valid(const T& /*value*/) {
   return true;
@@ -402,6 +411,20 @@ TEST(newer_record, may_have_unknown_fields) {
   expected.bytes = {std::byte{1}, std::byte{2}};
   EXPECT_EQ(decoded(finished(
                 number(kind::packet), builder, fbs::Offset<fb::Packet>(builder.EndTable(start)))),
+            either_value(expected));
+}
+
+TEST(older_record, of_a_lost_gpu_has_no_cause) {
+  fbs::FlatBufferBuilder builder;
+  const auto name = fb::CreateText(builder, builder.CreateString("w"), true);
+  EXPECT_EQ(decoded(finished(number(core::record_kind::dead_name), builder, name)),
+            either_value(core::saved_dead_name{"w", {base::loss_cause::reported}}));
+  builder.Clear();
+  fb::SegmentBuilder segment(builder);
+  segment.add_device_lost(true);
+  core::saved_segment expected;
+  expected.loss = {base::loss_cause::reported};
+  EXPECT_EQ(decoded(finished(number(core::record_kind::segment), builder, segment.Finish())),
             either_value(expected));
 }
 

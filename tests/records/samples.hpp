@@ -107,7 +107,8 @@ auto fields_of(T& v) {
                                  v.creator,
                                  v.creator_session,
                                  v.exporter_gone,
-                                 v.device_lost,
+                                 v.loss.cause,
+                                 v.loss.xid,
                                  v.complete));
 }
 template <is<core::saved_metadata> T>
@@ -147,8 +148,8 @@ auto fields_of(T& v) {
 }
 template <is<core::saved_dead_name> T>
 auto fields_of(T& v) {
-  auto& [name, device_lost] = v;
-  return std::tie(name, device_lost);
+  auto& [name, loss] = v;
+  return std::tie(name, loss.cause, loss.xid);
 }
 template <is<core::retention> T>
 auto fields_of(T& v) {
@@ -267,7 +268,7 @@ inline auto full_values() {
   segment.creator = {102, 0xFFFF'FFFFU, true, {"uid 4294967295", false}, true};
   segment.creator_session = 39;
   segment.exporter_gone = true;
-  segment.device_lost = true;
+  segment.loss = {base::loss_cause::xid, 79};
   segment.complete = true;
 
   broker_record broker{"default", {}, 41, "/run/gpushm/s", 42, 43, 44, 45, 46, 47};
@@ -300,7 +301,7 @@ inline auto full_values() {
       core::saved_confirmation{64, request, max_generation, at(65), 66, true},
       core::saved_end{who, 2},
       core::saved_unkept{{{71, 72}, {73, 0xFFFF'FFFFU}}},
-      core::saved_dead_name{"w/gone", true},
+      core::saved_dead_name{"w/gone", {base::loss_cause::xid, 95}},
       core::saved_version{"w/x", 75, version_state::ending, true, {"r0", "", "cache/1"}, who, 76},
       core::saved_alias{"w/x", "prod", 77, 78, 79, {80, 81}, who},
       std::move(broker),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `gpushm lost-gpu`: an operator's report that the memory on a GPU is gone.
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "apps/gpushm/command.hpp"
@@ -9,6 +10,7 @@
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
+#include "base/segments/device_loss.hpp"
 #include "domains/protocol/private_socket.hpp"
 #include "gpu/driver/device_text.hpp"
 #include "gpushm/error.hpp"
@@ -20,9 +22,12 @@ namespace {
 struct lost_gpu_arguments {
   std::string uuid;
   std::string pci_address;
+  std::uint32_t xid = 0;
   std::string run_dir = "/run/gpushm";
   bool json = false;
 };
+
+constexpr std::uint32_t max_xid = 65'535;
 
 void add_lost_gpu_arguments(CLI::App& app, lost_gpu_arguments& arguments) {
   app.add_option("UUID", arguments.uuid, "UUID of the GPU or MIG instance")
@@ -32,6 +37,9 @@ void add_lost_gpu_arguments(CLI::App& app, lost_gpu_arguments& arguments) {
                  arguments.pci_address,
                  "The GPU's PCI address: its MIG instances are also lost")
       ->type_name("ADDRESS");
+  app.add_option("--xid", arguments.xid, "The Xid after which it was lost: opens report it")
+      ->check(CLI::Range(1U, max_xid))
+      ->type_name("NUMBER");
   add_run_dir(app, arguments.run_dir);
   add_json(app, arguments.json);
 }
@@ -55,7 +63,10 @@ std::string pci_address_in(const std::string& text) {
 
 int run_lost_gpu(const lost_gpu_arguments& arguments) {
   const domains::private_socket broker(arguments.run_dir);
-  broker.lose_device(arguments.uuid, pci_address_in(arguments.pci_address), reply_timeout);
+  const base::device_loss loss = arguments.xid == 0
+                                     ? base::device_loss{base::loss_cause::reported}
+                                     : base::device_loss{base::loss_cause::xid, arguments.xid};
+  broker.lose_device({arguments.uuid, pci_address_in(arguments.pci_address), loss}, reply_timeout);
   if (arguments.json) {
     print_json(json{{"lost", arguments.uuid}});
   } else {

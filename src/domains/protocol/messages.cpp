@@ -56,8 +56,12 @@ struct request_writer {
     return fb::CreateRequest(to, fb::What::ReadUsage, table.Union());
   }
   fbs::Offset<fb::Request> operator()(const lose_device_request& v) {
-    const auto uuid = to.CreateString(v.uuid);
-    const auto table = fb::CreateLoseDevice(to, uuid, to.CreateString(v.pci_address));
+    const auto uuid = to.CreateString(v.device.uuid);
+    const auto table = fb::CreateLoseDevice(to,
+                                            uuid,
+                                            to.CreateString(v.device.pci_address),
+                                            static_cast<std::uint8_t>(v.device.loss.cause),
+                                            v.device.loss.xid);
     return fb::CreateRequest(to, fb::What::LoseDevice, table.Union());
   }
   fbs::Offset<fb::Request> operator()(const broker_request&) {
@@ -522,7 +526,9 @@ request decode_request(std::span<const std::byte> bytes) {
     return usage_request{fbs::GetString(read->domain())};
   }
   if (const auto* const lost = v.what_as_LoseDevice()) {
-    return lose_device_request{fbs::GetString(lost->uuid()), fbs::GetString(lost->pci_address())};
+    return lose_device_request{{fbs::GetString(lost->uuid()),
+                                fbs::GetString(lost->pci_address()),
+                                base::loss_of(lost->cause(), lost->xid())}};
   }
   if (v.what_as_ReadBroker() != nullptr) {
     return broker_request{};

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/segments/device_loss.hpp"
 #include "domains/protocol/reading.hpp"
 #include "domains/protocol/segment_row.hpp"
 #include "domains/protocol/statistics.hpp"
@@ -45,8 +46,7 @@ struct usage_request {
 };
 /// The memory that exists on a GPU is gone.
 struct lose_device_request {
-  std::string uuid;         ///< of the GPU or of a MIG instance
-  std::string pci_address;  ///< of the GPU, for its MIG instances; may be empty
+  base::lost_device device;
 };
 struct broker_request {};
 struct statistics_request {

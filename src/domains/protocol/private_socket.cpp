@@ -187,11 +187,8 @@ bool private_socket::remove_unheld(const std::string& domain,
       .is_removed;
 }
 
-void private_socket::lose_device(const std::string& uuid,
-                                 const std::string& pci_address,
-                                 milliseconds timeout) const {
-  static_cast<void>(
-      ask<device_lost>(lose_device_request{uuid, pci_address}, base::deadline_after(timeout)));
+void private_socket::lose_device(const base::lost_device& device, milliseconds timeout) const {
+  static_cast<void>(ask<device_lost>(lose_device_request{device}, base::deadline_after(timeout)));
 }
 
 pid_t private_socket::listening_process(milliseconds timeout) const {

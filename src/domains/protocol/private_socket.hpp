@@ -52,9 +52,7 @@ class private_socket {
                                    std::chrono::milliseconds timeout) const;
   /// As domain_set::lose_device. Blocks and throws as `read`, and as that. If it throws, repeat it:
   /// some segments may have the state already.
-  void lose_device(const std::string& uuid,
-                   const std::string& pci_address,
-                   std::chrono::milliseconds timeout) const;
+  void lose_device(const base::lost_device& device, std::chrono::milliseconds timeout) const;
   /// The process that listens, as this PID namespace numbers it; 0: it is in another one. Blocks
   /// and throws as `read`.
   [[nodiscard]] pid_t listening_process(std::chrono::milliseconds timeout) const;

@@ -124,10 +124,10 @@ class domain_set {
   [[nodiscard]] bool remove_unheld(const std::string& domain, gpushm::generation generation) const;
 
   /// The memory that exists on that GPU is gone: its segments in all domains are `device_lost` when
-  /// this returns, also for a later process. `pci_address`: for its MIG instances; may be empty.
-  /// Blocks for `timeout` at most. Throws `error`, and some segments may have the state:
-  /// invalid_argument, too_many_requests, timed_out, broker_unreachable (a domain ends).
-  void lose_device(const std::string& uuid, const std::string& pci_address);
+  /// this returns, also for a later process, and opens report why. Blocks for `timeout` at most.
+  /// Throws `error`, and some segments may have the state: invalid_argument, too_many_requests,
+  /// timed_out, broker_unreachable (a domain ends).
+  void lose_device(const base::lost_device& device);
 
   /// A request to a domain's event loop that does nothing.
   struct round {

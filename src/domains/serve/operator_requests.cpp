@@ -46,8 +46,9 @@ keeper_state state_of(std::optional<succession::keeper_health::state> keeper) {
 
 }  // namespace
 
-void domain_set::lose_device(const std::string& uuid, const std::string& pci_address) {
+void domain_set::lose_device(const base::lost_device& device) {
   constexpr const char* operation = "report a lost GPU";
+  const std::string& uuid = device.uuid;
   if (uuid.empty()) {
     throw error(errc::invalid_argument,
                 operation,
@@ -55,8 +56,12 @@ void domain_set::lose_device(const std::string& uuid, const std::string& pci_add
                 "it has no UUID",
                 "name it as `gpushm topo` and `nvidia-smi -L` do");
   }
+  const std::string why = base::text_of(device.loss);
   base::log(log_level::warning,
-            fmt::format("{} was reported lost: its segments are gone", base::in_quotes(uuid)));
+            fmt::format("{} was reported lost{}{}: its segments are gone",
+                        base::in_quotes(uuid),
+                        why.empty() ? "" : " after ",
+                        why));
   std::vector<std::pair<std::string, std::future<void>>> results;
   {
     const std::lock_guard lock(mutex_);
@@ -66,9 +71,9 @@ void domain_set::lose_device(const std::string& uuid, const std::string& pci_add
       }
       const auto promised = std::make_shared<std::promise<void>>();
       results.emplace_back(domain, promised->get_future());
-      each.serving->get().post([promised, uuid, pci_address](broker_detail::hub& hub) {
+      each.serving->get().post([promised, device](broker_detail::hub& hub) {
         try {
-          hub.lose_device({uuid, pci_address}, [promised] { promised->set_value(); });
+          hub.lose_device(device, [promised] { promised->set_value(); });
         } catch (...) {
           promised->set_exception(std::current_exception());
         }

@@ -172,7 +172,7 @@ reply service::carry_out(const request& request, int socket) {
     return domains_.read_usage(read->domain);
   }
   if (const auto* const lost = std::get_if<lose_device_request>(&request)) {
-    domains_.lose_device(lost->uuid, lost->pci_address);
+    domains_.lose_device(lost->device);
     return device_lost{};
   }
   if (std::holds_alternative<broker_request>(request)) {

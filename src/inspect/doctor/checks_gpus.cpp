@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "gpu/driver/xid.hpp"
+#include "base/segments/xid.hpp"
 #include "inspect/doctor/rules.hpp"
 
 namespace gpushm::inspect::rules {
@@ -217,21 +217,21 @@ check xid(const facts& facts) {
   }
   const auto hardware =
       std::find_if(facts.xids.rbegin(), facts.xids.rend(), [](const xid_facts& each) {
-        return each.number > 0 && driver::is_xid_of(driver::xid_kind::needs_reset,
-                                                    static_cast<std::uint64_t>(each.number));
+        return each.number > 0 && base::is_xid_of(base::xid_kind::needs_reset,
+                                                  static_cast<std::uint64_t>(each.number));
       });
   const std::string count = fmt::format("{} in the kernel's log, such as ", facts.xids.size());
   if (hardware == facts.xids.rend()) {
     const xid_facts& last = facts.xids.back();
-    const driver::known_xid* const known =
-        last.number > 0 ? driver::find_xid(static_cast<std::uint64_t>(last.number)) : nullptr;
+    const base::known_xid* const known =
+        last.number > 0 ? base::find_xid(static_cast<std::uint64_t>(last.number)) : nullptr;
     if (known == nullptr) {
       return finding(verdict::warning,
                      count + last.text,
                      fmt::format("gpushm does not know the effect of Xid {}", last.number),
                      "see NVIDIA's Xid catalogue");
     }
-    if (known->kind == driver::xid_kind::contained) {
+    if (known->kind == base::xid_kind::contained) {
       return finding(verdict::warning,
                      count + last.text,
                      "a contained error of the GPU; only the programs that it killed are affected",

@@ -88,9 +88,11 @@ class writer {
                              creator,
                              v.creator_session,
                              v.exporter_gone,
-                             v.device_lost,
+                             static_cast<bool>(v.loss),
                              v.replaces,
-                             v.complete);
+                             v.complete,
+                             static_cast<std::uint8_t>(v.loss.cause),
+                             v.loss.xid);
   }
   fbs::Offset<fb::Bytes> add(const core::saved_metadata& v) {
     return fb::CreateBytes(to_, bytes(v.bytes));
@@ -123,7 +125,11 @@ class writer {
     return fb::CreateUnkept(to_, first, list(counts));
   }
   fbs::Offset<fb::Text> add(const core::saved_dead_name& v) {
-    return fb::CreateText(to_, text(v.name), v.device_lost);
+    return fb::CreateText(to_,
+                          text(v.name),
+                          static_cast<bool>(v.loss),
+                          static_cast<std::uint8_t>(v.loss.cause),
+                          v.loss.xid);
   }
 
   fbs::Offset<fb::Version> add(const core::saved_version& v) {
@@ -372,6 +378,12 @@ core::saved_session session(const fb::Session& v) {
   return result;
 }
 
+/// An earlier version stored only that the GPU was lost.
+template <typename Table>
+base::device_loss loss(const Table& v) {
+  return v.device_lost() ? base::loss_of(v.loss(), v.xid()) : base::device_loss{};
+}
+
 core::saved_segment segment(const fb::Segment& v) {
   core::saved_segment result;
   result.name = fbs::GetString(v.name());
@@ -394,7 +406,7 @@ core::saved_segment segment(const fb::Segment& v) {
   result.creator = peer(v.creator());
   result.creator_session = v.creator_session();
   result.exporter_gone = v.exporter_gone();
-  result.device_lost = v.device_lost();
+  result.loss = loss(v);
   result.replaces = v.replaces();
   result.complete = v.complete();
   return result;
@@ -606,7 +618,7 @@ core::saved_value decode(core::record_kind kind, std::span<const std::byte> sour
       return unkept(root<fb::Unkept>(source));
     case core::record_kind::dead_name:
       return core::saved_dead_name{fbs::GetString(root<fb::Text>(source).text()),
-                                   root<fb::Text>(source).device_lost()};
+                                   loss(root<fb::Text>(source))};
     case core::record_kind::version:
       return version(root<fb::Version>(source), source.size());
     case core::record_kind::alias:

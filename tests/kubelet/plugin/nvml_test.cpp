@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/segments/device_loss.hpp"
 #include "kubernetes/device_plugin/health/gpu_watch.hpp"
 #include "kubernetes/device_plugin/health/monitor.hpp"
 #include "kubernetes/device_plugin/plan/inventory.hpp"
@@ -159,9 +160,10 @@ class report_log {
               lines_.push_back("layout: " + change);
               changed_.notify_all();
             },
-            [this](const std::string& uuid) {
+            [this](const base::lost_device& device) {
               const std::lock_guard lock(mutex_);
-              lines_.push_back("lost: " + uuid);
+              lines_.push_back("lost: " + device.uuid + " " + device.pci_address + " " +
+                               base::text_of(device.loss));
               changed_.notify_all();
             }};
   }
@@ -281,6 +283,7 @@ TEST_F(plugin_nvml, lost_gpu_recovers_with_its_events) {
 TEST_F(plugin_nvml, memory_is_lost_with_the_gpu_only) {
   set_gpus(plain_gpus(2));
   SKIP_IF_REAL();
+  const std::string address = take().gpus.at(1).entry.pci_address;
   put("recovery", uuid_of_gpu(0) + " 1\n");
   report_log reports;
   health_monitor monitor(quick(), reports.listener());
@@ -290,14 +293,58 @@ TEST_F(plugin_nvml, memory_is_lost_with_the_gpu_only) {
   event(uuid_of_gpu(1) + " ecc");
   EXPECT_TRUE(reports.wait_for(uuid_of_gpu(1) + " uncorrected memory error"));
   EXPECT_THAT(reports.lines(), ::testing::Not(::testing::Contains(HasSubstr("lost: "))));
+  const std::string lost = "lost: " + uuid_of_gpu(1) + " " + address + " ";
   event(uuid_of_gpu(1) + " 79");
-  EXPECT_TRUE(reports.wait_for("lost: " + uuid_of_gpu(1)));
+  EXPECT_TRUE(reports.wait_for(lost + "Xid 79 (the GPU has fallen off the bus)"));
+  event(uuid_of_gpu(1) + " 95");
+  EXPECT_TRUE(reports.wait_for(lost + "Xid 95 (uncontained memory error)"));
+  event(uuid_of_gpu(1) + " 140");
+  EXPECT_TRUE(reports.wait_for(lost + "Xid 140 (unrecovered memory error)"));
+  const std::string first = take().gpus.at(0).entry.pci_address;
   for (int round = 0; round < 2; ++round) {
     put("lost", uuid_of_gpu(0) + "\n");
-    EXPECT_TRUE(reports.wait_for("lost: " + uuid_of_gpu(0))) << round;
+    EXPECT_TRUE(
+        reports.wait_for("lost: " + uuid_of_gpu(0) + " " + first + " the driver cannot reach it"))
+        << round;
     put("lost", "");
     EXPECT_TRUE(reports.wait_for(uuid_of_gpu(0) + " the driver requests a reset of the GPU"));
   }
+}
+
+/// A reset erases the memory; that a GPU is healthy again does not.
+TEST_F(plugin_nvml, observed_reset_loses_the_memory) {
+  set_gpus(plain_gpus(2));
+  SKIP_IF_REAL();
+  const std::string lost = "lost: " + uuid_of_gpu(0) + " " + take().gpus.at(0).entry.pci_address;
+  report_log reports;
+  health_monitor monitor(quick(), reports.listener());
+  ASSERT_TRUE(wait_for_gpus(monitor, 2));
+  put("recovery", uuid_of_gpu(0) + " 3\n");
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(0) + " the driver requests draining of its "
+                                                "peer-to-peer traffic"));
+  put("recovery", uuid_of_gpu(0) + " 0\n");
+  EXPECT_TRUE(reports.wait_for(uuid_of_gpu(0) + " healthy"));
+  EXPECT_THAT(reports.lines(), ::testing::Not(::testing::Contains(HasSubstr("lost: "))));
+  for (const char* const action : {"1", "4"}) {
+    put("recovery", uuid_of_gpu(0) + " " + action + "\n");
+    ASSERT_TRUE(gpushm_testing::eventually(
+        [&] { return !monitor.gpus().at(uuid_of_gpu(0)).healthy; }, timeout));
+    put("recovery", uuid_of_gpu(0) + " 0\n");
+    EXPECT_TRUE(reports.wait_for(lost + " it was reset")) << action;
+  }
+}
+
+/// NVML names the instance of an error that its siblings do not notice.
+TEST_F(plugin_nvml, memory_of_one_instance_is_lost_alone) {
+  set_gpus({a100_three()});
+  SKIP_IF_REAL();
+  const discover::mig_entry hit = take().gpus.at(0).instances.at(1).entry;
+  report_log reports;
+  health_monitor monitor(quick(), reports.listener());
+  ASSERT_TRUE(wait_for_gpus(monitor, 1));
+  event(uuid_of_gpu(0) + " 95 " + std::to_string(hit.gpu_instance) + " " +
+        std::to_string(hit.compute_instance));
+  EXPECT_TRUE(reports.wait_for("lost: " + hit.uuid + "  Xid 95 (uncontained memory error)"));
 }
 
 TEST_F(plugin_nvml, recovery_action_keeps_a_gpu_unhealthy) {

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "gpu/driver/xid.hpp"
+#include "base/segments/xid.hpp"
 
 namespace gpushm::device_plugin {
 
@@ -27,13 +27,16 @@ std::string action_text(unsigned int action) {
   }
 }
 
-}  // namespace
-
-std::string xid_text(std::uint64_t number) {
-  const driver::known_xid* const known = driver::find_xid(number);
-  return known == nullptr ? fmt::format("Xid {}", number)
-                          : fmt::format("Xid {} ({})", number, known->meaning);
+/// Whether the driver withdraws this request only after a reset. Draining of peer-to-peer traffic
+/// leaves the memory as it is.
+bool is_reset(unsigned int action) {
+  constexpr unsigned int gpu_reset = 1;
+  constexpr unsigned int node_reboot = 2;
+  constexpr unsigned int drain_and_reset = 4;
+  return action == gpu_reset || action == node_reboot || action == drain_and_reset;
 }
+
+}  // namespace
 
 void gpu_record::record_critical(std::string why, bool needs_reset, time_point now) {
   critical_ = std::move(why);
@@ -47,7 +50,8 @@ void gpu_record::clear_critical() {
 }
 
 void gpu_record::xid(std::uint64_t number, time_point now) {
-  record_critical(xid_text(number), driver::is_xid_of(driver::xid_kind::needs_reset, number), now);
+  record_critical(
+      base::xid_text(number), base::is_xid_of(base::xid_kind::needs_reset, number), now);
 }
 
 void gpu_record::memory_error(time_point now) {
@@ -60,6 +64,8 @@ void gpu_record::update(const gpu_status& seen, time_point now, std::chrono::mil
   // A GPU that does not respond reports no recovery action.
   const std::optional<unsigned int> action = seen.responds ? seen.action : last_.action;
   const bool request_withdrawn = had_request && action && *action == 0;
+  was_reset_ = (is_back && last_.awaits_reset) ||
+               (seen.responds && request_withdrawn && is_reset(*last_.action));
   last_ = seen;
   last_.action = action;
   const bool recovered = is_back || request_withdrawn;

@@ -17,6 +17,9 @@ struct gpu_status {
   std::optional<unsigned int> action =
       {};             ///< recovery action that the driver requests; 0: none; empty: not reported
   bool lost = false;  ///< it does not respond because NVML says that it is lost
+  /// It does not respond because it waits for a reset, or because the driver does not have it: it
+  /// has been reset when it responds again.
+  bool awaits_reset = false;
 };
 
 /// The health of one GPU by the rules of `health_monitor`. The caller passes the time.
@@ -35,6 +38,8 @@ class gpu_record {
   /// As of the last poll.
   [[nodiscard]] bool responds() const noexcept { return last_.responds; }
   [[nodiscard]] bool is_lost() const noexcept { return last_.lost; }
+  /// Whether the last poll observed that the GPU was reset since the poll before.
+  [[nodiscard]] bool was_reset() const noexcept { return was_reset_; }
 
  private:
   void record_critical(std::string why, bool needs_reset, time_point now);
@@ -43,10 +48,8 @@ class gpu_record {
   gpu_status last_;
   std::string critical_;  ///< the last critical event; empty: none
   bool needs_reset_ = false;
+  bool was_reset_ = false;
   time_point when_;
 };
-
-/// "Xid 79 (the GPU has fallen off the bus)".
-[[nodiscard]] std::string xid_text(std::uint64_t number);
 
 }  // namespace gpushm::device_plugin

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "gpu/driver/device_text.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::device_plugin {
@@ -75,6 +76,14 @@ std::string gpu_watch::instance_of(const nvml::nvmlEventData_t& data) const {
   return {};
 }
 
+std::string gpu_watch::pci_address_of(nvml::nvmlDevice_t gpu) const {
+  nvml::nvmlPciInfo_t pci{};
+  if (nvml_->nvmlDeviceGetPciInfo_v3(gpu, &pci) != nvml::NVML_SUCCESS) {
+    return {};
+  }
+  return driver::normal_pci_address(pci.busId).value_or(std::string());
+}
+
 gpu_status gpu_watch::query_status(nvml::nvmlDevice_t gpu) const {
   gpu_status seen;
   nvml::nvmlMemory_t memory{};
@@ -84,6 +93,7 @@ gpu_status gpu_watch::query_status(nvml::nvmlDevice_t gpu) const {
     seen.responds = false;
     seen.reason = text_of(result, "nvmlDeviceGetMemoryInfo");
     seen.lost = result == nvml::NVML_ERROR_GPU_IS_LOST;
+    seen.awaits_reset = result == nvml::NVML_ERROR_RESET_REQUIRED;
     return seen;
   }
   nvml::nvmlFieldValue_t action{};
@@ -110,7 +120,7 @@ poll_result gpu_watch::poll() const {
     }
     const std::string uuid = uuid_of(gpu);
     if (!uuid.empty()) {
-      seen.gpus[uuid] = {layout_of(gpu), query_status(gpu)};
+      seen.gpus[uuid] = {layout_of(gpu), pci_address_of(gpu), query_status(gpu)};
     }
   }
   return seen;
@@ -124,6 +134,8 @@ gpu_status gpu_watch::status_of_absent(const std::string& uuid) const {
   seen.reason = result == nvml::NVML_SUCCESS ? "NVML does not list it"
                                              : text_of(result, "nvmlDeviceGetHandleByUUID");
   seen.lost = result == nvml::NVML_ERROR_GPU_IS_LOST;
+  seen.awaits_reset =
+      result == nvml::NVML_ERROR_NOT_FOUND || result == nvml::NVML_ERROR_RESET_REQUIRED;
   return seen;
 }
 

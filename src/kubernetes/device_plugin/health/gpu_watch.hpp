@@ -17,7 +17,8 @@ namespace gpushm::device_plugin {
 /// The state of all GPUs that NVML lists.
 struct poll_result {
   struct gpu_state {
-    std::string layout;  ///< MIG mode and instances, for comparison
+    std::string layout;       ///< MIG mode and instances, for comparison
+    std::string pci_address;  ///< empty: not known
     gpu_status status;
   };
   std::map<std::string, gpu_state> gpus;  ///< by UUID
@@ -61,6 +62,7 @@ class gpu_watch {
   [[nodiscard]] std::map<nvml::nvmlDevice_t, std::string> register_gpus(
       nvml::nvmlEventSet_t events, const std::vector<std::string>& uuids) const;
   [[nodiscard]] std::string layout_of(nvml::nvmlDevice_t gpu) const;
+  [[nodiscard]] std::string pci_address_of(nvml::nvmlDevice_t gpu) const;
   [[nodiscard]] gpu_status query_status(nvml::nvmlDevice_t gpu) const;
   [[nodiscard]] std::string uuid_of(nvml::nvmlDevice_t device) const;
   /// The UUID of the MIG instance with the event's two ids; empty if it has none, or there is no

@@ -176,14 +176,14 @@ class health_monitor::impl {
       record.memory_error(clock::now());
     } else if (!options_.any_xid || options_.application_xids.count(event.xid) > 0) {
       base::log(log_level::info,
-                fmt::format("{}: {}, an application error", uuid, xid_text(event.xid)));
+                fmt::format("{}: {}, an application error", uuid, base::xid_text(event.xid)));
       return;
     } else {
       record.xid(event.xid, clock::now());
     }
     report(uuid, record.health());
-    if (whole && !event.memory_error && event.xid == driver::fallen_off_the_bus) {
-      report_loss(event.uuid);
+    if (!event.memory_error && base::is_fatal_for_memory(event.xid)) {
+      report_loss(uuid, {base::loss_cause::xid, static_cast<std::uint32_t>(event.xid)});
     }
   }
 
@@ -202,6 +202,9 @@ class health_monitor::impl {
       }
       gpu_record& record = records_[uuid];
       is_back = is_back || is_new || (!record.responds() && gpu.status.responds);
+      if (!gpu.pci_address.empty()) {
+        addresses_[uuid] = gpu.pci_address;
+      }
       update(uuid, record, gpu.status, now);
     }
     for (auto& [uuid, record] : records_) {
@@ -257,14 +260,19 @@ class health_monitor::impl {
     const bool was_lost = record.is_lost();
     record.update(seen, now, options_.quiet);
     if (record.is_lost() && !was_lost) {
-      report_loss(uuid);
+      report_loss(uuid, {base::loss_cause::unreachable});
+    } else if (record.was_reset()) {
+      report_loss(uuid, {base::loss_cause::reset});
     }
   }
 
-  void report_loss(const std::string& uuid) {
+  void report_loss(const std::string& uuid, const base::device_loss& loss) {
+    const auto address = addresses_.find(uuid);
+    const base::lost_device lost{
+        uuid, address == addresses_.end() ? std::string() : address->second, loss};
     const std::lock_guard lock(listener_mutex_);
     if (to_.lost && !closed_) {
-      to_.lost(uuid);
+      to_.lost(lost);
     }
   }
 
@@ -323,6 +331,7 @@ class health_monitor::impl {
   std::map<std::string, gpu_record> records_;
   std::map<std::string, instance_record> instances_;  ///< by UUID; those with events
   std::map<std::string, std::string> layouts_;
+  std::map<std::string, std::string> addresses_;  ///< of every GPU ever seen
   clock::time_point next_poll_;
   bool polled_ = false;
   bool resubscribe_ = true;

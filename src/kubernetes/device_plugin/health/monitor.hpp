@@ -10,13 +10,14 @@
 #include <string>
 #include <string_view>
 
-#include "gpu/driver/xid.hpp"
+#include "base/segments/device_loss.hpp"
+#include "base/segments/xid.hpp"
 
 namespace gpushm::device_plugin {
 
 struct health_options {
   /// Xids caused by application errors; they do not affect the GPU's health.
-  std::set<std::uint64_t> application_xids = driver::application_xids();
+  std::set<std::uint64_t> application_xids = base::application_xids();
   bool any_xid = true;  ///< false: Xids are ignored; GPUs that do not respond are still unhealthy
   /// Upper bound of one wait for events, and so of the delay in detecting a stop or a GPU that does
   /// not respond.
@@ -50,7 +51,7 @@ struct gpu_health {
 ///     reset that it requested; or
 ///   - no critical event occurred for `quiet`. With a driver that does not report recovery actions
 ///     (before 560), that is not enough after uncorrected memory errors and after Xids that only a
-///     reset fixes (`driver::xid_kind::needs_reset`).
+///     reset fixes (`base::xid_kind::needs_reset`).
 /// A new monitor has no history other than what the driver reports.
 ///
 /// The same rules apply to a MIG instance for errors that NVML reports with the instance's ids: its
@@ -65,10 +66,11 @@ class health_monitor {
     std::function<void(const std::string& uuid, const gpu_health& now)> health = {};
     /// The set of GPUs, their MIG layout or the driver changed: take an inventory and plan again.
     std::function<void(const std::string& setting)> layout_changed = {};
-    /// The memory on a GPU is gone: it has fallen off the bus (Xid 79, unless Xids of that number
-    /// are ignored), or NVML says that it is lost. May be called twice for one loss. An unhealthy
-    /// GPU is not lost.
-    std::function<void(const std::string& gpu_uuid)> lost = {};
+    /// The memory on a GPU, or on a MIG instance alone, is gone or can be wrong: after an Xid that
+    /// is fatal for memory (`base::is_fatal_for_memory`, unless Xids of that number are ignored),
+    /// while NVML says that the GPU is lost, and after a reset that was observed. May be called
+    /// twice for one loss. An unhealthy GPU is not lost.
+    std::function<void(const base::lost_device& device)> lost = {};
   };
 
   /// Starts immediately; without a driver, retries until one is available. Throws only

@@ -4,11 +4,14 @@
 #include <array>
 #include <cstdint>
 #include <set>
+#include <string>
 #include <string_view>
 
-namespace gpushm::driver {
+namespace gpushm::base {
 
-/// The effect of an Xid on its GPU (NVIDIA, "Xid errors").
+/// The effect of an Xid on its GPU. By NVIDIA, "Xid Errors", "Analyzing Xid Errors with the Xid
+/// Catalog" (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), column "Immediate
+/// Action".
 enum class xid_kind {
   application,  ///< a program made a mistake, or was killed; the GPU works
   contained,    ///< the GPU failed; only the programs that it killed are affected
@@ -45,9 +48,6 @@ inline constexpr auto known_xids = std::to_array<known_xid>({
     {143, "GPU initialization failure", xid_kind::needs_reset},
 });
 
-/// The GPU's memory is lost for good after this Xid.
-inline constexpr std::uint64_t fallen_off_the_bus = 79;
-
 /// Returns null if it is not in the list.
 [[nodiscard]] constexpr const known_xid* find_xid(std::uint64_t number) noexcept {
   for (const known_xid& each : known_xids) {
@@ -58,9 +58,32 @@ inline constexpr std::uint64_t fallen_off_the_bus = 79;
   return nullptr;
 }
 
+/// "Xid 79 (the GPU has fallen off the bus)"; without a meaning if it is not in the list.
+[[nodiscard]] inline std::string xid_text(std::uint64_t number) {
+  const known_xid* const known = find_xid(number);
+  std::string text = "Xid " + std::to_string(number);
+  if (known != nullptr) {
+    text.append(" (").append(known->meaning).append(")");
+  }
+  return text;
+}
+
 [[nodiscard]] constexpr bool is_xid_of(xid_kind kind, std::uint64_t number) noexcept {
   const known_xid* const known = find_xid(number);
   return known != nullptr && known->kind == kind;
+}
+
+/// True if what is in the GPU's memory is gone, or can be wrong without a program's noticing it,
+/// until the GPU is reset, which erases it. In the catalog:
+///   - 79: the GPU cannot be reached any longer (RESTART_BM);
+///   - 95: a memory error that is not contained, so that it affects multiple programs, which can
+///     only start again after a reset (RESET_GPU);
+///   - 140: an error in the memory that the driver could not correct, nor take the memory out of
+///     use (RESET_GPU).
+/// All others leave the contents as they are, or end the programs whose memory they hit: 48 is
+/// followed by 94 (contained) or 95.
+[[nodiscard]] constexpr bool is_fatal_for_memory(std::uint64_t number) noexcept {
+  return number == 79 || number == 95 || number == 140;
 }
 
 [[nodiscard]] inline std::set<std::uint64_t> application_xids() {
@@ -73,4 +96,4 @@ inline constexpr std::uint64_t fallen_off_the_bus = 79;
   return numbers;
 }
 
-}  // namespace gpushm::driver
+}  // namespace gpushm::base
