@@ -111,6 +111,8 @@ struct event {
   gpushm::generation generation = 0;
   std::uint32_t leases = 0;   ///< after the event
   std::int32_t peer_pid = 0;  ///< of the process that caused it, as the broker sees it; 0: unknown
+  loss_cause loss = loss_cause::none;  ///< of `removed`: its GPU was lost, and the memory with it
+  std::uint32_t xid = 0;               ///< the Xid, if that is the cause
 };
 
 namespace glue {
@@ -154,6 +156,8 @@ class stop_bridge {
   result.generation = source.generation;
   result.leases = source.leases;
   result.peer_pid = source.peer_pid;
+  result.loss = static_cast<loss_cause>(source.loss);
+  result.xid = source.xid;
   return result;
 }
 

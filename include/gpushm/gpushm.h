@@ -202,6 +202,15 @@ typedef enum gpushm_fence_wait GPUSHM_INT {
   GPUSHM_FENCE_WAIT_DELAY = 2       /* a documented time */
 } gpushm_fence_wait;
 
+/* Why the memory of a segment is gone with its GPU. */
+typedef enum gpushm_loss_cause GPUSHM_INT {
+  GPUSHM_LOSS_NONE = 0,        /* it is not gone, or not for such a reason */
+  GPUSHM_LOSS_REPORTED = 1,    /* an operator reported it; also a cause that is not known */
+  GPUSHM_LOSS_XID = 2,         /* an Xid of the driver that is fatal for memory */
+  GPUSHM_LOSS_UNREACHABLE = 3, /* the driver cannot reach the GPU */
+  GPUSHM_LOSS_RESET = 4        /* the GPU was reset */
+} gpushm_loss_cause;
+
 /* Kinds of events that a subscription reports. */
 typedef enum gpushm_event_kind GPUSHM_INT {
   GPUSHM_EVENT_PUBLISHED = 1,
@@ -245,6 +254,7 @@ GPUSHM_API gpushm_string gpushm_fence_name(gpushm_fence value);
 GPUSHM_API gpushm_string gpushm_fence_wait_name(gpushm_fence_wait value);
 GPUSHM_API gpushm_string gpushm_event_kind_name(gpushm_event_kind value);
 GPUSHM_API gpushm_string gpushm_version_state_name(gpushm_version_state value);
+GPUSHM_API gpushm_string gpushm_loss_cause_name(gpushm_loss_cause value);
 
 /* Version of the loaded library: MAJOR << 16 | MINOR << 8 | PATCH. */
 GPUSHM_API uint32_t gpushm_version(void);
@@ -728,6 +738,8 @@ typedef struct gpushm_event {
   int32_t peer_pid; /* of the process that caused it, as the broker sees it; 0: unknown */
   uint32_t name_size;
   char name[GPUSHM_MAX_NAME_BYTES + 1];
+  gpushm_loss_cause loss; /* of GPUSHM_EVENT_REMOVED: its GPU was lost, and the memory with it */
+  uint32_t xid;           /* the Xid, if that is the cause; else 0 */
 } gpushm_event;
 
 /* Subscribes to events of segments whose names start with `prefix`, from now on. `present`, unless

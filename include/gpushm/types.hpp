@@ -99,6 +99,15 @@ enum class version_state : std::uint8_t {
   ending = GPUSHM_VERSION_ENDING,
 };
 
+/// Why the memory of a segment is gone with its GPU. As `gpushm_loss_cause`.
+enum class loss_cause : std::uint8_t {
+  none = GPUSHM_LOSS_NONE,
+  reported = GPUSHM_LOSS_REPORTED,
+  xid = GPUSHM_LOSS_XID,
+  unreachable = GPUSHM_LOSS_UNREACHABLE,
+  reset = GPUSHM_LOSS_RESET,
+};
+
 [[nodiscard]] inline std::string_view to_string(access value) noexcept {
   return glue::view(gpushm_access_name(static_cast<gpushm_access>(value)));
 }
@@ -122,6 +131,9 @@ enum class version_state : std::uint8_t {
 }
 [[nodiscard]] inline std::string_view to_string(version_state value) noexcept {
   return glue::view(gpushm_version_state_name(static_cast<gpushm_version_state>(value)));
+}
+[[nodiscard]] inline std::string_view to_string(loss_cause value) noexcept {
+  return glue::view(gpushm_loss_cause_name(static_cast<gpushm_loss_cause>(value)));
 }
 
 /// Where a segment's memory is. Has the same meaning in every process: it does not include

@@ -108,6 +108,11 @@ class Event(NamedTuple):
     leases: int
     #: Of the process that caused it, as the broker sees it; 0: unknown.
     peer_pid: int
+    #: Of ``removed``: why the memory is gone, if its GPU was lost. ``xid``: an Xid that is fatal for
+    #: memory; ``unreachable``: the driver cannot reach the GPU; ``reported``: by an operator.
+    loss: Literal["none", "reported", "xid", "unreachable", "reset"] = "none"
+    #: The Xid, if that is the cause; else 0.
+    xid: int = 0
 
 
 class VersionInfo(NamedTuple):

@@ -32,6 +32,8 @@ nb::object to_event(const gpushm_event& event) {
   fields["generation"] = event.generation;
   fields["leases"] = event.leases;
   fields["peer_pid"] = event.peer_pid;
+  fields["loss"] = to_string(gpushm_loss_cause_name(event.loss));
+  fields["xid"] = event.xid;
   return nb::module_::import_("gpushm._types").attr("Event")(**fields);
 }
 

@@ -425,6 +425,7 @@ def test_a_subscription_reports_events_of_its_prefix(client):
             event = events.next(20)
             assert (event.kind, event.name) == ("published", "s/1")
             assert event.generation == segment.generation
+            assert (event.loss, event.xid) == ("none", 0)
         client.remove("s/0")
         kinds = [events.next(20).kind for _ in range(2)]
         assert kinds == ["removed", "removed"]

@@ -134,8 +134,16 @@ TEST_F(lost_gpu, opens_report_the_xid) {
   ASSERT_EQ(does(reader, "open w"), lost);
   ASSERT_EQ(does(reader, "close w"), "ok");  // its lease stays in the cache
 
+  auto watcher = gpushm_testing::patient_client(socket_);
+  auto events = watcher.subscribe("");
   const auto done = report(fake_.gpus().front().uuid, {"--xid", "79"});
   EXPECT_TRUE(done.status.success()) << done.err;
+  const auto event = events.next(60s);
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(event->kind, gpushm::event_kind::removed);
+  EXPECT_EQ(event->name, "w");
+  EXPECT_EQ(event->loss, gpushm::loss_cause::xid);
+  EXPECT_EQ(event->xid, 79U);
   const std::string why = reason + ": Xid 79 (the GPU has fallen off the bus)";
   EXPECT_EQ(why_not("w"), why);
   const std::string again = does(reader, "open w");

@@ -55,6 +55,8 @@ static void names_of_enumerators(void) {
   EXPECT(is_text(gpushm_fence_name(GPUSHM_FENCE_PROVEN), "proven"));
   EXPECT(is_text(gpushm_fence_wait_name(GPUSHM_FENCE_WAIT_DELAY), "delay"));
   EXPECT(is_text(gpushm_event_kind_name(GPUSHM_EVENT_RESYNC), "resync"));
+  EXPECT(is_text(gpushm_loss_cause_name(GPUSHM_LOSS_UNREACHABLE), "unreachable"));
+  EXPECT(is_text(gpushm_loss_cause_name((gpushm_loss_cause)5), "unknown"));
   /* Unknown values; the low bits of some are those of a known value. */
   EXPECT(is_text(gpushm_errc_name((gpushm_errc)65537), "unknown"));
   EXPECT(is_text(gpushm_access_name((gpushm_access)256), "unknown"));

@@ -153,6 +153,7 @@ TEST_F(docs, protocol_md_lists_wire_values) {
       {"slot_state", "src/protocol/wire/state_table.hpp"},
       {"fence", "include/gpushm/types.hpp"},
       {"fence_wait", "include/gpushm/types.hpp"},
+      {"loss_cause", "include/gpushm/types.hpp"},
       {"verdict", "src/protocol/wire/messages.hpp"}};
   using entry = std::tuple<std::string, std::uint64_t, std::string>;
   std::set<entry> declared;

@@ -270,7 +270,9 @@ std::vector<sample> at_the_limits() {
                                 event_kind::resync,
                                 event_kind::unfenced,
                                 event_kind::alias_moved}) {
-    result.push_back({"event", {max64, event{kind, longest, max64, max32, INT32_MAX}}});
+    result.push_back(
+        {"event",
+         {max64, event{kind, longest, max64, max32, INT32_MAX, {base::loss_cause::xid, max32}}}});
   }
   return result;
 }

@@ -168,6 +168,22 @@ std::string_view name_of(version_state value) noexcept {
   return "unknown";
 }
 
+std::string_view name_of(loss_cause value) noexcept {
+  switch (value) {
+    case loss_cause::none:
+      return "none";
+    case loss_cause::reported:
+      return "reported";
+    case loss_cause::xid:
+      return "xid";
+    case loss_cause::unreachable:
+      return "unreachable";
+    case loss_cause::reset:
+      return "reset";
+  }
+  return "unknown";
+}
+
 /// The name of a C enumerator, which may be any number.
 template <typename Enum>
 gpushm_string name_of_any(int value) noexcept {
@@ -208,6 +224,9 @@ gpushm_string gpushm_event_kind_name(gpushm_event_kind value) {
 }
 gpushm_string gpushm_version_state_name(gpushm_version_state value) {
   return gpushm::name_of_any<gpushm::version_state>(value);
+}
+gpushm_string gpushm_loss_cause_name(gpushm_loss_cause value) {
+  return gpushm::name_of_any<gpushm::loss_cause>(value);
 }
 
 uint32_t gpushm_version() {

@@ -5,17 +5,11 @@
 #include <string>
 
 #include "base/segments/xid.hpp"
+#include "gpushm/types.hpp"
 
 namespace gpushm::base {
 
-/// Why the memory on a GPU is gone. Stored and sent: never renumber.
-enum class loss_cause : std::uint8_t {
-  none = 0,         ///< it is not gone
-  reported = 1,     ///< an operator reported it
-  xid = 2,          ///< an Xid that is fatal for memory
-  unreachable = 3,  ///< NVML reports the GPU as lost
-  reset = 4,        ///< the GPU was reset, or was removed from the driver for a time
-};
+using gpushm::loss_cause;  // its values are stored and sent
 
 /// The loss of a GPU's memory, if any.
 struct device_loss {

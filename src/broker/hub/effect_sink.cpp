@@ -224,7 +224,9 @@ void effect_sink::send_event(session* session,
                                   std::string(change.name()),
                                   change.generation(),
                                   change.leases,
-                                  change.peer_pid},
+                                  change.peer_pid,
+                                  change.kind == event_kind::removed ? change.of->loss
+                                                                     : base::device_loss{}},
                       std::move(packet)));
   } catch (const std::bad_alloc&) {
     out_.lose_event(*session, subscription);

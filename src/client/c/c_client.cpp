@@ -468,6 +468,8 @@ gpushm_event event_from(const event& event) {
   result.kind = static_cast<gpushm_event_kind>(event.kind);
   result.leases = event.leases;
   result.peer_pid = event.peer_pid;
+  result.loss = static_cast<gpushm_loss_cause>(event.loss);
+  result.xid = event.xid;
   text_out(event.name, result.name, result.name_size);
   return result;
 }

@@ -8,10 +8,13 @@
 
 #include <array>
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "base/files/syscall.hpp"
 #include "base/report/log.hpp"
+#include "base/segments/device_loss.hpp"
+#include "base/text/quoted.hpp"
 #include "client/session/connection.hpp"
 #include "protocol/wire/codec.hpp"
 
@@ -41,6 +44,17 @@ class reading_mark {
  private:
   std::atomic<bool>& mark_;
 };
+
+/// Reports memory of this process that is gone: its driver calls fail without this reason.
+void log_loss(const wire::event& event) {
+  if (!event.loss) {
+    return;
+  }
+  const std::string why = base::text_of(event.loss);
+  base::log(log_level::warning,
+            "the memory of segment " + base::in_quotes(event.name) + " is gone: its GPU was lost" +
+                (why.empty() ? "" : ": " + why));
+}
 
 }  // namespace
 
@@ -162,13 +176,19 @@ void connection::dispatch(packet packet) {
   }
   if (auto* event = std::get_if<wire::event>(&packet.message.body)) {
     if (id == 0) {  // for a lease, not for a subscription; a resync has generation 0
+      log_loss(*event);
       worker_.lost(event->generation);
       return;
     }
     const std::lock_guard lock(mutex_);
     if (const auto sink = sinks_.find(id); sink != sinks_.end()) {
-      sink->second->deliver(
-          {event->kind, std::move(event->name), event->generation, event->leases, event->peer_pid});
+      sink->second->deliver({event->kind,
+                             std::move(event->name),
+                             event->generation,
+                             event->leases,
+                             event->peer_pid,
+                             event->loss.cause,
+                             event->loss.xid});
     }
     return;
   }

@@ -294,15 +294,16 @@ class encoder {
   }
   added add(const event& v) {
     const auto name = text(v.name);
-    return {
-        fb::Body::Event,
-        fb::CreateEvent(builder_,
-                        enumerator("kind", v.kind, event_kind::published, event_kind::alias_moved),
-                        name,
-                        v.generation,
-                        v.leases,
-                        v.peer_pid)
-            .Union()};
+    return {fb::Body::Event,
+            fb::CreateEvent(builder_,
+                            enumerator("kind", v.kind, event_kind::published, event_kind::alias_moved),
+                            name,
+                            v.generation,
+                            v.leases,
+                            v.peer_pid,
+                            static_cast<std::uint8_t>(v.loss.cause),
+                            v.loss.xid)
+                .Union()};
   }
   added add(const failure& v) {
     const auto cause = text(v.cause);
@@ -544,7 +545,8 @@ class decoder {
                      text(v.name()),
                      v.generation(),
                      v.leases(),
-                     v.peer_pid()};
+                     v.peer_pid(),
+                     v.loss() == 0 ? base::device_loss{} : base::loss_of(v.loss(), v.xid())};
       }
       case fb::Body::Failure: {
         // A code unknown to this version is passed on: its number and text still help.

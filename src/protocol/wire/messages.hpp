@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/segments/device_loss.hpp"
 #include "base/segments/segment_facts.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/error.hpp"
@@ -205,6 +206,7 @@ struct event {
   gpushm::generation generation = 0;
   std::uint32_t leases = 0;
   std::int32_t peer_pid = 0;
+  base::device_loss loss = {};
   friend bool operator==(const event&, const event&) = default;
 };
 
