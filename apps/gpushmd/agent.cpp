@@ -13,6 +13,7 @@
 
 #include "apps/gpushmd/device_plugin.hpp"
 #include "apps/gpushmd/dra_presence.hpp"
+#include "apps/gpushmd/gpu_monitor.hpp"
 #include "apps/gpushmd/hook_file.hpp"
 #include "apps/gpushmd/logging.hpp"
 #include "apps/gpushmd/lost_gpu_reports.hpp"
@@ -94,15 +95,16 @@ class agent {
       options.grace = std::chrono::seconds(chosen.share_grace_s);
       domains_ = std::make_unique<node_domains>(std::move(options));
     }
+    device_plugin::loss_listener lost;
+    if (chosen.broker) {
+      lost_gpus_ = std::make_unique<lost_gpu_reports>(
+          [broker = domains::private_socket(chosen.run_dir)](const base::lost_device& device) {
+            broker.lose_device(device, report_timeout);
+          });
+      lost = [this](const base::lost_device& device) { lost_gpus_->add(device); };
+      losses_ = watch_for_losses(chosen, lost);
+    }
     if (chosen.device_plugin) {
-      device_plugin::loss_listener lost;
-      if (chosen.broker) {
-        lost_gpus_ = std::make_unique<lost_gpu_reports>(
-            [broker = domains::private_socket(chosen.run_dir)](const base::lost_device& device) {
-              broker.lose_device(device, report_timeout);
-            });
-        lost = [this](const base::lost_device& device) { lost_gpus_->add(device); };
-      }
       plugin_ = std::make_unique<device_plugin>(chosen, &metrics_, std::move(lost));
     }
     if (is_dra_enabled(chosen)) {
@@ -243,7 +245,8 @@ class agent {
   dra_presence dra_presence_;  // used only by the control loop
   std::atomic<bool> dra_missing_{false};
   metrics::agent_metrics metrics_;
-  std::unique_ptr<lost_gpu_reports> lost_gpus_;  // destroyed after `plugin_`, which uses it
+  std::unique_ptr<lost_gpu_reports> lost_gpus_;  // destroyed after the next two, which use it
+  std::unique_ptr<gpushm::device_plugin::health_monitor> losses_;  // null: `plugin_` watches
   std::unique_ptr<device_plugin>
       plugin_;  // destroyed last of the others: the driver may take seconds
   std::unique_ptr<node_domains> domains_;

@@ -7,11 +7,10 @@
 #include <chrono>
 #include <utility>
 
+#include "apps/gpushmd/gpu_monitor.hpp"
 #include "apps/gpushmd/hook_file.hpp"
 #include "apps/gpushmd/node_changes.hpp"
 #include "base/report/log.hpp"
-#include "containers/discover/gpus/generate.hpp"
-#include "gpu/driver/nvml.hpp"
 #include "gpushm/error.hpp"
 #include "kubernetes/device_plugin/plan/inventory.hpp"
 
@@ -37,16 +36,8 @@ gpushm::device_plugin::manager_options manager_options_of(const settings& chosen
   return options;
 }
 
-discover::generate_options driver_options_of(const settings& chosen) {
-  discover::generate_options options;
-  options.driver_root = chosen.driver_root;
-  options.dev_root = chosen.dev_root;
-  options.proc_root = chosen.proc_root;
-  return options;
-}
-
 discover::generate_options generate_options_of(const settings& chosen) {
-  discover::generate_options options = driver_options_of(chosen);
+  discover::generate_options options = driver_places(chosen);
   if (!chosen.gpus) {
     return options;
   }
@@ -92,11 +83,7 @@ device_plugin::device_plugin(const settings& start,
                              loss_listener lost)
     : start_(start), manager_(manager_options_of(start, observer)), offered_(start.offer) {
   if (start_.gpus && !start_.gpus_released) {
-    // Fallback if the linker finds no NVML: this container's image need not include the driver.
-    const std::string nvml = discover::find_nvml(driver_options_of(start_));
-    if (!nvml.empty()) {
-      driver::nvml_library::set_alternative_path(nvml);
-    }
+    const std::string nvml = use_nvml_of_node(start_);
     inventory_ = std::make_unique<inventory_child>(nvml);
     monitor_ = std::make_unique<gpushm::device_plugin::health_monitor>(
         start_.health,

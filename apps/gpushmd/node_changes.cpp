@@ -6,8 +6,8 @@
 
 #include <utility>
 
+#include "apps/gpushmd/gpu_monitor.hpp"
 #include "base/files/file.hpp"
-#include "containers/discover/gpus/generate.hpp"
 
 namespace gpushm::agent {
 
@@ -40,7 +40,7 @@ std::string release_file(const settings& chosen) {
 
 node_changes::node_changes(const settings& start)
     : start_(start),
-      watches_(start.device_plugin && start.gpus),
+      watches_(start.plugin_watches_gpus() || start.broker),
       released_(watches_ && !identity_of(release_file(start)).empty()) {
   if (watches_ && !released_) {
     driver_ = last_ = read_driver();
@@ -57,11 +57,7 @@ std::string node_changes::read_driver() {
   // The search reads many directories: without a driver, not each time.
   if (library.empty() && (places != places_ || ++readings_without_search_ >= search_interval)) {
     readings_without_search_ = 0;
-    discover::generate_options options;
-    options.driver_root = start_.driver_root;
-    options.dev_root = start_.dev_root;
-    options.proc_root = start_.proc_root;
-    library_ = discover::find_nvml(options);
+    library_ = discover::find_nvml(driver_places(start_));
     library = identity_of(library_);
   }
   places_ = std::move(places);

@@ -63,6 +63,8 @@ struct settings {
   std::string settings_text;  ///< content of `config_file`
 
   [[nodiscard]] std::string state_directory() const;
+  /// Whether the device plugin watches the GPUs.
+  [[nodiscard]] bool plugin_watches_gpus() const noexcept { return device_plugin && gpus; }
 };
 
 /// One setting: its names on the command line, in the environment and under `agent:` in the file.

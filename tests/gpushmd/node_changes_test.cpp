@@ -156,8 +156,19 @@ TEST_F(agent_node_changes, released_gpus_are_used_again_without_the_file) {
   EXPECT_FALSE(node_changes(chosen_).released());
 }
 
+/// It watches for lost GPUs.
+TEST_F(agent_node_changes, agent_with_only_a_broker_releases_gpus) {
+  chosen_.gpus = false;
+  node_changes one(chosen_);
+  EXPECT_FALSE(one.released());
+  std::ofstream(folder_ / "state/release-gpus").put('\n');
+  EXPECT_THAT(one.next(now_ += 2s), EndsWith("release-gpus exists"));
+  EXPECT_TRUE(node_changes(chosen_).released());
+}
+
 TEST_F(agent_node_changes, agent_without_gpus_follows_nothing) {
   chosen_.gpus = false;
+  chosen_.broker = false;
   node_changes one(chosen_);
   install("580.82.07");
   std::ofstream(folder_ / "state/release-gpus").put('\n');

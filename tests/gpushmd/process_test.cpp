@@ -553,6 +553,34 @@ TEST_F(agent_process, members_learn_that_a_gpu_is_lost) {
   }
 }
 
+/// Another device plugin offers the GPUs, or none does: the broker has segments on them anyway.
+TEST_F(agent_process, agent_that_offers_no_gpus_reports_lost_ones) {
+  node_->start_kubelet();
+  node_->start_agent({"--gpus", "off"});
+  ASSERT_TRUE(node_->wait_ready());
+  auto member =
+      gpushm_testing::child::start({.argv = {gpushm_testing::own_program("gpushm"),
+                                             "create",
+                                             "w",
+                                             "--size",
+                                             "1MiB",
+                                             "--device",
+                                             "0",
+                                             "--hold",
+                                             "--socket",
+                                             node_->domain_directory("default") + "/socket"},
+                                    .env = machine_->fake().environment()});
+  ASSERT_NE(member.wait_for_line("^created ", 60s), "") << member.output().all_output();
+  std::ofstream(machine_->fake().root() + "/lost") << machine_->fake().gpus().front().uuid << "\n";
+  EXPECT_FALSE(member.wait_exit(60s).success());
+  try {
+    static_cast<void>(connect("default").open("w"));
+    ADD_FAILURE() << "opened";
+  } catch (const gpushm::error& why) {
+    EXPECT_THAT(why.what(), HasSubstr("the driver cannot reach it"));
+  }
+}
+
 TEST_F(agent_process, shares_are_unhealthy_while_no_broker_serves) {
   node_->start_kubelet();
   node_->start_agent({"--gpus", "off", "--share-grace", "1"});
