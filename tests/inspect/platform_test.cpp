@@ -260,6 +260,19 @@ TEST(selinux, permissive_denies_nothing) {
   EXPECT_EQ(made.seen, "permissive, this process is container_t");
 }
 
+// ---- Xids ----
+
+/// The Xid that is fatal for memory is the one to report, whichever is last.
+TEST(xids, of_memory_name_the_end_of_its_segments) {
+  facts gathered = recorded_facts("dgx-h100");
+  gathered.xids = {{"0000:1b:00.0", 95, "NVRM: Xid (PCI:0000:1b:00): 95, Uncontained"},
+                   {"0000:1b:00.0", 62, "NVRM: Xid (PCI:0000:1b:00): 62, halt"}};
+  EXPECT_THAT(check_of(gathered, "xid").seen, HasSubstr(": 95, Uncontained"));
+  EXPECT_THAT(check_of(gathered, "xid").why, HasSubstr("gpushm lost-gpu --xid 95"));
+  gathered.xids.erase(gathered.xids.begin());
+  EXPECT_THAT(check_of(gathered, "xid").why, HasSubstr("a reset loses its memory contents"));
+}
+
 // ---- processes that hold GPUs ----
 
 TEST(holders, are_listed_where_a_reset_is_advised) {

@@ -215,11 +215,15 @@ check xid(const facts& facts) {
     return finding(driver_expected(facts) ? verdict::ok : verdict::not_applicable,
                    "none in the kernel's log");
   }
-  const auto hardware =
-      std::find_if(facts.xids.rbegin(), facts.xids.rend(), [](const xid_facts& each) {
-        return each.number > 0 && base::is_xid_of(base::xid_kind::needs_reset,
-                                                  static_cast<std::uint64_t>(each.number));
-      });
+  const auto last_of = [&](auto is_such) {
+    return std::find_if(facts.xids.rbegin(), facts.xids.rend(), [&](const xid_facts& each) {
+      return each.number > 0 && is_such(static_cast<std::uint64_t>(each.number));
+    });
+  };
+  const auto fatal = last_of(base::is_fatal_for_memory);
+  const auto hardware = fatal != facts.xids.rend() ? fatal : last_of([](auto number) {
+    return base::is_xid_of(base::xid_kind::needs_reset, number);
+  });
   const std::string count = fmt::format("{} in the kernel's log, such as ", facts.xids.size());
   if (hardware == facts.xids.rend()) {
     const xid_facts& last = facts.xids.back();
@@ -244,7 +248,11 @@ check xid(const facts& facts) {
   }
   return finding(verdict::problem,
                  count + hardware->text,
-                 "the GPU itself has failed; its memory contents are lost",
+                 fatal == facts.xids.rend()
+                     ? std::string("the GPU itself has failed; a reset loses its memory contents")
+                     : fmt::format("the GPU's memory contents are gone or wrong; its segments end "
+                                   "once gpushmd, or gpushm lost-gpu --xid {}, reports it",
+                                   fatal->number),
                  fmt::format("drain the node; {}; then nvidia-smi --gpu-reset, or a reboot; see "
                              "NVIDIA's Xid catalogue",
                              release_gpus(facts)));
