@@ -61,6 +61,8 @@ enum class errc : std::uint16_t {
   value_out_of_range = GPUSHM_ERRC_VALUE_OUT_OF_RANGE,
   too_many_waits = GPUSHM_ERRC_TOO_MANY_WAITS,
   invalid_file = GPUSHM_ERRC_INVALID_FILE,
+  not_supported = GPUSHM_ERRC_NOT_SUPPORTED,
+  in_use = GPUSHM_ERRC_IN_USE,
   // end: scripts/error_codes.py
 };
 

@@ -138,7 +138,9 @@ typedef enum gpushm_errc GPUSHM_INT {
   GPUSHM_ERRC_CANCELLED = 40,        /* a gpushm_stop ended the wait */
   GPUSHM_ERRC_VALUE_OUT_OF_RANGE = 41, /* the value is larger than a timeline can have */
   GPUSHM_ERRC_TOO_MANY_WAITS = 42,     /* as many streams wait as CUDA has connections */
-  GPUSHM_ERRC_INVALID_FILE = 43        /* a file is truncated, or not what its format defines */
+  GPUSHM_ERRC_INVALID_FILE = 43,       /* a file is truncated, or not what its format defines */
+  GPUSHM_ERRC_NOT_SUPPORTED = 44,      /* memory of this kind cannot do that */
+  GPUSHM_ERRC_IN_USE = 45              /* GPU work, another handle or another process uses it */
 } gpushm_errc;
 
 /* How a mapping may be used. A promise of the importer that guards against mistakes, not against
@@ -168,6 +170,11 @@ typedef enum gpushm_segment_state GPUSHM_INT {
    * to unmapped memory (SIGSEGV, a fault of the GPU); the lease and its handles stay valid */
   GPUSHM_SEGMENT_SUSPENDED = 6
 } gpushm_segment_state;
+
+/* What gpushm_segment_suspend does with the memory. */
+typedef enum gpushm_suspend_mode GPUSHM_INT {
+  GPUSHM_SUSPEND_KEEP = 0 /* it stays with the broker, and with all other processes that have it */
+} gpushm_suspend_mode;
 
 /* How a segment's memory is allocated and shared. */
 typedef enum gpushm_backend GPUSHM_INT {
@@ -249,6 +256,7 @@ GPUSHM_API gpushm_string gpushm_access_name(gpushm_access value);
 GPUSHM_API gpushm_string gpushm_lifetime_name(gpushm_lifetime value);
 GPUSHM_API gpushm_string gpushm_segment_state_name(gpushm_segment_state value);
 GPUSHM_API gpushm_string gpushm_backend_name(gpushm_backend value);
+GPUSHM_API gpushm_string gpushm_suspend_mode_name(gpushm_suspend_mode value);
 GPUSHM_API gpushm_string gpushm_device_kind_name(gpushm_device_kind value);
 GPUSHM_API gpushm_string gpushm_fence_name(gpushm_fence value);
 GPUSHM_API gpushm_string gpushm_fence_wait_name(gpushm_fence_wait value);
@@ -686,6 +694,28 @@ GPUSHM_API gpushm_errc gpushm_segment_publish(gpushm_segment* segment,
  * Blocks for one round trip to the broker. Fails with invalid_argument (this process does not share
  * it, or no longer), timed_out, forked. */
 GPUSHM_API gpushm_errc gpushm_segment_unshare(gpushm_segment* segment);
+
+/* Unmaps the memory, and keeps the address: nothing else of this process gets it, and any access
+ * there fails as to unmapped memory, until gpushm_segment_resume. For all handles in this process
+ * that have this mapping (the same segment, client, access and device); their state is
+ * GPUSHM_SEGMENT_SUSPENDED. No effect if it is suspended in this mode already. Lease, quota and
+ * opens by other processes are unchanged; an open by this client gives the suspended mapping.
+ *
+ * No CPU, GPU, stream, graph, timeline or other library may use the memory or have it registered,
+ * from this call until the resume. Only work of the legacy default stream of the GPU that uses it
+ * is detected (in_use); synchronize all others first. Does not wait for GPU work; blocks while the
+ * driver unmaps.
+ *
+ * Fails with not_supported (the backend is neither host nor cuda_vmm: nothing has changed), in_use,
+ * invalid_argument (suspended in another mode, or imported without a broker), driver_error,
+ * system_error, forked. */
+GPUSHM_API gpushm_errc gpushm_segment_suspend(gpushm_segment* segment, gpushm_suspend_mode mode);
+/* Maps the memory again, at the same address and for the same access. Blocks while the driver maps,
+ * and for round trips to the broker unless this process has kept the descriptors. After a failure
+ * the segment is suspended as before, and the call may be repeated. Fails with invalid_argument (it
+ * is not suspended), broker_gone, timed_out, too_many_descriptors, out_of_memory, driver_error,
+ * system_error, forked. */
+GPUSHM_API gpushm_errc gpushm_segment_resume(gpushm_segment* segment);
 
 /* Copy between the segment and host memory, for every device; return when done. Use a stream of
  * their own, which no other stream waits for, and which waits for none, nor for the legacy default

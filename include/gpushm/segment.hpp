@@ -153,6 +153,14 @@ class segment {
   /// Reverses `client::share`. As `gpushm_segment_unshare`.
   void unshare() { glue::check(gpushm_segment_unshare(handle_.get())); }
 
+  /// Unmaps the memory and keeps its address, until `resume` maps it there again; for all objects
+  /// in this process that have this mapping. Precondition: nothing uses the memory meanwhile. As
+  /// `gpushm_segment_suspend`, `gpushm_segment_resume`.
+  void suspend(suspend_mode mode = suspend_mode::keep) {
+    glue::check(gpushm_segment_suspend(handle_.get(), static_cast<gpushm_suspend_mode>(mode)));
+  }
+  void resume() { glue::check(gpushm_segment_resume(handle_.get())); }
+
   /// Copy between this segment and host memory, for every device; return when done. As
   /// `gpushm_segment_read`.
   void read(std::uint64_t offset_bytes, std::span<std::byte> destination) const {

@@ -70,6 +70,11 @@ enum class backend : std::uint8_t {
   descriptor = GPUSHM_BACKEND_DESCRIPTOR,
 };
 
+/// What `segment::suspend` does with the memory. As `gpushm_suspend_mode`.
+enum class suspend_mode : std::uint8_t {
+  keep = GPUSHM_SUSPEND_KEEP,
+};
+
 enum class device_kind : std::uint8_t {
   host = GPUSHM_DEVICE_HOST,
   gpu = GPUSHM_DEVICE_GPU,
@@ -119,6 +124,9 @@ enum class loss_cause : std::uint8_t {
 }
 [[nodiscard]] inline std::string_view to_string(backend value) noexcept {
   return glue::view(gpushm_backend_name(static_cast<gpushm_backend>(value)));
+}
+[[nodiscard]] inline std::string_view to_string(suspend_mode value) noexcept {
+  return glue::view(gpushm_suspend_mode_name(static_cast<gpushm_suspend_mode>(value)));
 }
 [[nodiscard]] inline std::string_view to_string(device_kind value) noexcept {
   return glue::view(gpushm_device_kind_name(static_cast<gpushm_device_kind>(value)));

@@ -544,6 +544,25 @@ class Segment:
         Blocks for one round trip. Raises gpushm.InvalidArgumentError, TimedOutError.
         """
 
+    def suspend(self, contents: Literal['keep'] = 'keep') -> None:
+        """
+        Unmap the memory, and keep its address until :meth:`resume`.
+
+        For all segments, arrays and tensors of this process that have this mapping: accesses fail as
+        to unmapped memory (a fault of the process or of the GPU) until then. Finish all work that uses
+        it first; only work of the legacy default stream is detected. ``"keep"``: the memory stays with
+        the broker, and with the processes that have it. No effect if it is suspended so already.
+        Raises gpushm.NotSupportedError (the backend is neither ``"host"`` nor ``"cuda-vmm"``), InUseError,
+        InvalidArgumentError, BrokerGoneError, DriverError, ValueError.
+        """
+
+    def resume(self) -> None:
+        """
+        Map the memory again, at the same address. After a failure it is suspended as before.
+        Raises gpushm.InvalidArgumentError (it is not suspended), DriverError, OutOfMemoryError,
+        TooManyDescriptorsError.
+        """
+
     def read(self, offset: int = 0, size: int | None = None, *, stream: object = None) -> bytes:
         """
         A copy of ``size`` bytes from ``offset`` on; None: to the end.

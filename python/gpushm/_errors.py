@@ -54,6 +54,8 @@ __all__ = [
     "ValueOutOfRangeError",
     "TooManyWaitsError",
     "InvalidFileError",
+    "NotSupportedError",
+    "InUseError",
     # end: scripts/error_codes.py
 ]
 
@@ -104,6 +106,8 @@ class ErrorCode(enum.IntEnum):
     VALUE_OUT_OF_RANGE = 41
     TOO_MANY_WAITS = 42
     INVALID_FILE = 43
+    NOT_SUPPORTED = 44
+    IN_USE = 45
     # end: scripts/error_codes.py
 
     @classmethod
@@ -338,6 +342,14 @@ class TooManyWaitsError(Error):
 
 class InvalidFileError(Error, ValueError):
     """A file is truncated, or not what its format defines."""
+
+
+class NotSupportedError(Error):
+    """Memory of this kind cannot do that."""
+
+
+class InUseError(Error):
+    """GPU work, another handle or another process uses it."""
 
 
 # end: scripts/error_codes.py

@@ -69,6 +69,25 @@ void unshare(segment_object& self) {
   call(self.handle.get("unshare"), gpushm_segment_unshare);
 }
 
+gpushm_suspend_mode to_suspend_mode(const std::string& text) {
+  for (const gpushm_suspend_mode mode : {GPUSHM_SUSPEND_KEEP}) {
+    if (to_string(gpushm_suspend_mode_name(mode)) == text) {
+      return mode;
+    }
+  }
+  throw nb::value_error("contents is \"keep\"");
+}
+
+void suspend(segment_object& self, const std::string& contents) {
+  call(self.handle.get("suspend"), [wanted = to_suspend_mode(contents)](gpushm_segment* segment) {
+    return gpushm_segment_suspend(segment, wanted);
+  });
+}
+
+void resume(segment_object& self) {
+  call(self.handle.get("resume"), gpushm_segment_resume);
+}
+
 array view(const segment_object& self,
            nb::handle dtype,
            nb::handle shape,
@@ -202,6 +221,18 @@ std::shared_ptr<gpushm_segment> own_segment(gpushm_segment* segment,
 
 std::string device_text(const gpushm_device& device) {
   return device.kind == GPUSHM_DEVICE_HOST ? "host" : std::string(device.uuid, device.uuid_size);
+}
+
+memory_range segment_object::range(const char* operation) const {
+  auto segment = handle.get(operation);
+  if (gpushm_segment_current_state(segment.get()) == GPUSHM_SEGMENT_SUSPENDED) {
+    raise(GPUSHM_ERRC_INVALID_ARGUMENT,
+          operation,
+          to_string(gpushm_segment_name(segment.get())),
+          "the segment is suspended: no memory is mapped at its address",
+          "resume it first");
+  }
+  return range_of(std::move(segment));
 }
 
 memory_range range_of(std::shared_ptr<gpushm_segment> segment) {
@@ -359,6 +390,29 @@ void register_segment(nb::module_& module) {
            nb::sig("def unshare(self) -> None"),
            "End :meth:`Client.share`: new opens fail, existing mappings remain.\n\n"
            "Blocks for one round trip. Raises gpushm.InvalidArgumentError, TimedOutError.")
+      .def("suspend",
+           suspend,
+           nb::arg("contents") = "keep",
+           nb::sig("def suspend(self, contents: str = 'keep') -> None"),
+           "Unmap the memory, and keep its address until :meth:`resume`.\n\n"
+           "For all segments, arrays and tensors of this process that have this mapping: "
+           "accesses fail as\n"
+           "to unmapped memory (a fault of the process or of the GPU) until then. Finish all work "
+           "that uses\n"
+           "it first; only work of the legacy default stream is detected. ``\"keep\"``: the memory "
+           "stays with\n"
+           "the broker, and with the processes that have it. No effect if it is suspended so "
+           "already.\n"
+           "Raises gpushm.NotSupportedError (the backend is neither ``\"host\"`` nor "
+           "``\"cuda-vmm\"``), InUseError,\n"
+           "InvalidArgumentError, BrokerGoneError, DriverError, ValueError.")
+      .def("resume",
+           resume,
+           nb::sig("def resume(self) -> None"),
+           "Map the memory again, at the same address. After a failure it is suspended as before.\n"
+           "Raises gpushm.InvalidArgumentError (it is not suspended), DriverError, "
+           "OutOfMemoryError,\n"
+           "TooManyDescriptorsError.")
       .def("read",
            read,
            nb::arg("offset") = 0,

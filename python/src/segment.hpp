@@ -22,9 +22,8 @@ memory_range range_of(std::shared_ptr<gpushm_segment> segment);
 struct segment_object {
   segment_object(std::shared_ptr<gpushm_segment> segment, std::shared_ptr<gpushm_client> owner);
 
-  [[nodiscard]] memory_range range(const char* operation) const {
-    return range_of(handle.get(operation));
-  }
+  /// Raises after close(), and if it is suspended. Needs the GIL.
+  [[nodiscard]] memory_range range(const char* operation) const;
   /// All of its bytes, as elements of uint8. Raises after close(). Needs the GIL.
   [[nodiscard]] array bytes(const char* operation) const {
     return make_array(range(operation), *find_dtype("uint8"), nullptr, 0, nullptr, ready);

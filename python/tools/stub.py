@@ -36,6 +36,7 @@ WORDS = {
     "access": ("read", "read-write"),
     "lifetime": ("leased", "persistent"),
     "mode": ("block", "latest", "share"),
+    "contents": ("keep",),
     "reading": ("auto", "cached", "direct"),
     "verify": ("auto", "full"),
     "state": (

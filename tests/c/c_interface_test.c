@@ -50,6 +50,8 @@ static void names_of_enumerators(void) {
   EXPECT(is_text(gpushm_lifetime_name(GPUSHM_LIFETIME_LEASED), "leased"));
   EXPECT(is_text(gpushm_segment_state_name(GPUSHM_SEGMENT_REMOVED), "removed"));
   EXPECT(is_text(gpushm_segment_state_name(GPUSHM_SEGMENT_SUSPENDED), "suspended"));
+  EXPECT(is_text(gpushm_suspend_mode_name(GPUSHM_SUSPEND_KEEP), "keep"));
+  EXPECT(is_text(gpushm_suspend_mode_name((gpushm_suspend_mode)258), "unknown"));
   EXPECT(is_text(gpushm_backend_name(GPUSHM_BACKEND_CUDA_VMM), "cuda-vmm"));
   EXPECT(is_text(gpushm_device_kind_name(GPUSHM_DEVICE_MIG), "mig"));
   EXPECT(is_text(gpushm_fence_name(GPUSHM_FENCE_PROVEN), "proven"));
@@ -153,6 +155,8 @@ static void null_arguments(gpushm_client* client, gpushm_segment* segment) {
   FAILS(gpushm_segment_metadata(NULL, &data, &size), invalid);
   FAILS(gpushm_segment_publish(NULL, NULL, 0), invalid);
   FAILS(gpushm_segment_unshare(NULL), invalid);
+  FAILS(gpushm_segment_suspend(NULL, GPUSHM_SUSPEND_KEEP), invalid);
+  FAILS(gpushm_segment_resume(NULL), invalid);
   FAILS(gpushm_segment_read(NULL, 0, &byte, 1), invalid);
   FAILS(gpushm_segment_write(NULL, 0, &byte, 1), invalid);
   FAILS(gpushm_segment_write_from_gpu(NULL, 0, &byte, 1), invalid);
@@ -320,6 +324,14 @@ static void segments(gpushm_client* client, gpushm_segment* made) {
   /* Another handle keeps the mapping. */
   again = gpushm_segment_dup(opened);
   EXPECT(again != NULL && gpushm_segment_data(again) == gpushm_segment_data(opened));
+  FAILS(gpushm_segment_suspend(again, (gpushm_suspend_mode)17), GPUSHM_ERRC_INVALID_ARGUMENT);
+  WORKS(gpushm_segment_suspend(again, GPUSHM_SUSPEND_KEEP));
+  EXPECT(gpushm_segment_current_state(opened) == GPUSHM_SEGMENT_SUSPENDED);
+  FAILS(gpushm_segment_read(opened, 0, bytes, 4), GPUSHM_ERRC_INVALID_ARGUMENT);
+  WORKS(gpushm_segment_resume(opened));
+  FAILS(gpushm_segment_resume(again), GPUSHM_ERRC_INVALID_ARGUMENT);
+  WORKS(gpushm_segment_read(again, 4092, bytes, 4));
+  EXPECT(memcmp(bytes, "abcd", 4) == 0);
   gpushm_segment_close(opened);
   EXPECT(((const unsigned char*)gpushm_segment_data(again))[4095] == 'd');
   WORKS(gpushm_client_cache_stats(client, &stats));
@@ -776,6 +788,8 @@ static void forked(gpushm_broker* broker, gpushm_client* client, gpushm_segment*
     FAILS(gpushm_client_trim(client), wanted);
     FAILS(gpushm_segment_publish(made, NULL, 0), wanted);
     FAILS(gpushm_segment_unshare(made), wanted);
+    FAILS(gpushm_segment_suspend(made, GPUSHM_SUSPEND_KEEP), wanted);
+    FAILS(gpushm_segment_resume(made), wanted);
     FAILS(gpushm_segment_metadata(made, &data, &size), wanted);
     FAILS(gpushm_export_segment(made, gpushm_text(""), &ticket), wanted);
     FAILS(gpushm_subscription_next(subscription, 0, NULL, &event, &arrived), wanted);

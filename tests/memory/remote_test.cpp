@@ -612,7 +612,7 @@ TEST(own_exports, are_counted) {
   const auto opened = open_own("kv", memory);
   EXPECT_EQ(opened->data(), &one);
   EXPECT_EQ(
-      error_of([&] { opened->suspend(); }, errc::invalid_argument),
+      error_of([&] { opened->suspend(); }, errc::not_supported),
       "suspend: memory of this kind cannot be unmapped and mapped again at its address (suspend "
       "segments of the backends cuda-vmm and host only)");
   EXPECT_FALSE(opened->suspended());

@@ -76,6 +76,25 @@ TEST_F(tensors_in_segments, are_published_and_read) {
   EXPECT_EQ(opened.access(), access::read);
 }
 
+TEST_F(tensors_in_segments, that_is_suspended_is_not_read) {
+  segment made = create("w", tensors_size(table_));
+  publish_tensors(made, table_);
+  client other = client::connect({.socket_path = socket_});
+  segment opened = open_tensors(other, "w");
+  opened.suspend();
+  try {
+    static_cast<void>(open_tensors(other, "w"));
+    ADD_FAILURE() << "no error";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::invalid_argument);
+    EXPECT_STREQ(why.what(),
+                 "open \"w\": this process has suspended the segment: no memory is mapped at its "
+                 "address (resume it first)");
+  }
+  opened.resume();
+  EXPECT_EQ(tensor_table(open_tensors(other, "w")), table_);
+}
+
 TEST_F(tensors_in_segments, are_listed) {
   const std::string table =
       R"({"b":{"dtype":"F32","shape":[2,2],"data_offsets":[256,272],"strides":[1,2]},)"

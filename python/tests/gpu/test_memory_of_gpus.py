@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import pickle
+import re
 import threading
 import weakref
 
@@ -126,6 +127,31 @@ def test_the_lease_lives_as_long_as_a_tensor_of_a_gpu(client, broker):
         assert client.stat("p").leases == 1
         dlpack.delete(address)
         wait_until(lambda: client.stat("p").leases == 0, "the lease ends")
+
+
+def test_memory_of_a_gpu_is_suspended_and_resumed_at_its_address(client, segment):
+    segment.write(b"before")
+    segment.publish()
+    address = segment.view().__cuda_array_interface__["data"][0]
+    segment.suspend()
+    assert segment.state == "suspended"
+    with pytest.raises(gpushm.InvalidArgumentError, match="resume it first"):
+        segment.view()
+    segment.resume()
+    assert segment.view().__cuda_array_interface__["data"][0] == address
+    assert segment.read(0, 6) == b"before"
+
+
+def test_memory_shared_from_another_allocator_is_not_suspended(client, driver):
+    source = Foreign(driver, np.zeros(2 * MIB, "uint8"))
+    shared = client.share("t", source)
+    with pytest.raises(
+        gpushm.NotSupportedError,
+        match=re.escape("suspend segments of the backends cuda-vmm and host only"),
+    ):
+        shared.suspend()
+    assert shared.state == "live"
+    shared.unshare()
 
 
 def test_a_forked_child_cannot_use_memory_of_a_gpu(start, segment):

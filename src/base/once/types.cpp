@@ -26,7 +26,7 @@ constexpr auto errc_names = std::to_array<std::string_view>({
     "address_in_use", "ambiguous_domain", "unknown", "already_published", "segment_removed",
     "system_error", "not_exportable", "pid_collision", "gone_or_replaced", "invalid_ticket",
     "peer_unreachable", "share_exceeded", "writer_ending", "cancelled", "value_out_of_range",
-    "too_many_waits", "invalid_file",
+    "too_many_waits", "invalid_file", "not_supported", "in_use",
     // end: scripts/error_codes.py
     // clang-format on
 });
@@ -94,6 +94,14 @@ std::string_view name_of(backend value) noexcept {
       return "descriptor";
     case backend::cuda_pool:
       return "cuda-pool";
+  }
+  return "unknown";
+}
+
+std::string_view name_of(suspend_mode value) noexcept {
+  switch (value) {
+    case suspend_mode::keep:
+      return "keep";
   }
   return "unknown";
 }
@@ -209,6 +217,9 @@ gpushm_string gpushm_segment_state_name(gpushm_segment_state value) {
 }
 gpushm_string gpushm_backend_name(gpushm_backend value) {
   return gpushm::name_of_any<gpushm::backend>(value);
+}
+gpushm_string gpushm_suspend_mode_name(gpushm_suspend_mode value) {
+  return gpushm::name_of_any<gpushm::suspend_mode>(value);
 }
 gpushm_string gpushm_device_kind_name(gpushm_device_kind value) {
   return gpushm::name_of_any<gpushm::device_kind>(value);

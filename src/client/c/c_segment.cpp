@@ -9,6 +9,7 @@
 
 #include "base/report/c_interface.hpp"
 #include "client/c/c_handles.hpp"
+#include "client/segment/suspend.hpp"
 #include "gpu/driver/cuda.hpp"
 #include "gpu/driver/owners.hpp"
 #include "gpu/driver/primary_context.hpp"
@@ -292,6 +293,17 @@ gpushm_errc gpushm_segment_unshare(gpushm_segment* segment) {
     gpushm::client_detail::check_not_forked(opened.forks(), "unshare", opened.info().name);
     opened.lease("unshare").unshare(gpushm::base::deadline_after(opened.request_limit()));
   });
+}
+
+gpushm_errc gpushm_segment_suspend(gpushm_segment* segment, gpushm_suspend_mode mode) {
+  return c_call([&] {
+    gpushm::client_detail::suspend(
+        filled(segment), gpushm::base::enum_in(mode, gpushm::suspend_mode::keep, "suspend"));
+  });
+}
+
+gpushm_errc gpushm_segment_resume(gpushm_segment* segment) {
+  return c_call([&] { gpushm::client_detail::resume(filled(segment)); });
 }
 
 gpushm_errc gpushm_segment_read(const gpushm_segment* segment,

@@ -6,6 +6,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -72,6 +73,14 @@ class mapping {
   [[nodiscard]] bool is_on_peer() const noexcept { return is_on_peer_; }
   /// The device that uses the mapping, as CUDA numbers it in this process; -1: the host.
   [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
+  /// How the region is suspended (suspend.hpp); one thread at a time suspends or resumes it.
+  struct suspension {
+    std::mutex mutex;
+    suspend_mode mode = suspend_mode::keep;  ///< if the region is suspended
+    /// All chunks of suspended memory, or none; then the broker has them.
+    segment_lease::kept_chunks chunks = {};
+  };
+  [[nodiscard]] suspension& suspended_as() const noexcept { return suspension_; }
   /// Suspended only by this process: whether the segment has ended meanwhile is in its lease's
   /// state.
   [[nodiscard]] segment_state state() const noexcept {
@@ -115,6 +124,7 @@ class mapping {
   std::string device_;
   bool is_on_peer_;
   int ordinal_;
+  mutable suspension suspension_;
   notes notes_;
 };
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/lease/segment_lease.hpp"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "base/files/syscall.hpp"
 #include "client/lease/lease_table.hpp"
 #include "client/lease/mapping.hpp"
 
@@ -148,6 +151,29 @@ void segment_lease::finish_keeping(kept_chunks chunks) noexcept {
     kept_ = std::move(chunks);
     keeps_all_ = true;
   }
+}
+
+std::optional<memory::chunk_source::chunk> segment_lease::copy_kept(std::uint32_t index) const {
+  const std::lock_guard lock(mutex_);
+  if (!keeps_all_ || index >= kept_.files.size()) {
+    return std::nullopt;
+  }
+  return kept_.copy(index, info_.name);
+}
+
+memory::chunk_source::chunk segment_lease::kept_chunks::copy(std::size_t index,
+                                                             std::string_view name) const {
+  return {base::guarded_fd::open([&] {
+            return base::checked("resume", name, "fcntl(F_DUPFD_CLOEXEC)", [&] {
+              return ::fcntl(files[index].get(), F_DUPFD_CLOEXEC, 0);
+            });
+          }),
+          bytes[index]};
+}
+
+held_descriptors::part segment_lease::room_for_chunks() const {
+  const auto table = table_.lock();
+  return table ? table->room_to_keep(info_.chunk_count) : held_descriptors::part();
 }
 
 std::optional<std::pair<wire::reserve, const segment_lease::kept_chunks*>>

@@ -153,11 +153,18 @@ class segment_lease {
     std::vector<std::uint64_t> bytes = {};  ///< of `files`
     std::vector<base::guarded_fd> files = {};
     held_descriptors::part held = {};
+    /// Throws too_many_descriptors, system_error.
+    [[nodiscard]] memory::chunk_source::chunk copy(std::size_t index, std::string_view name) const;
   };
   /// Starts to keep chunks, for `finish_keeping`; nullopt if this process cannot hand the segment
   /// back, already keeps them, or has no room for the descriptors.
   [[nodiscard]] std::optional<kept_chunks> begin_keeping();
   void finish_keeping(kept_chunks chunks) noexcept;
+  /// A copy of a chunk that is kept; nullopt if none are. Throws too_many_descriptors,
+  /// system_error.
+  [[nodiscard]] std::optional<memory::chunk_source::chunk> copy_kept(std::uint32_t index) const;
+  /// For the descriptors of all chunks; empty: there is no room.
+  [[nodiscard]] held_descriptors::part room_for_chunks() const;
   /// What to send, and the descriptors; nullopt if this process cannot hand it back. They are valid
   /// as long as this object exists.
   [[nodiscard]] std::optional<std::pair<wire::reserve, const kept_chunks*>> to_hand_back() const;

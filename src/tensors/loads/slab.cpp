@@ -208,6 +208,13 @@ std::string to_metadata(const slab_info& slab) {
 }
 
 std::optional<slab_info> info_of(const segment& segment) {
+  if (segment.state() == segment_state::suspended) {  // an open gives the mapping that is there
+    throw error(errc::invalid_argument,
+                "open",
+                segment.name(),
+                "this process has suspended the segment: no memory is mapped at its address",
+                "resume it first");
+  }
   const auto metadata = segment.metadata();
   const std::string_view text(reinterpret_cast<const char*>(metadata.data()), metadata.size());
   if (text.find(format_name) == std::string_view::npos) {

@@ -310,6 +310,14 @@ CUresult fake::drain_streams_of(std::size_t gpu) {
   return drain(streams_matching([&](const stream& each) { return each.gpu() == gpu; }));
 }
 
+bool fake::captures_blocking_stream(std::size_t gpu) {
+  const auto streams =
+      streams_matching([gpu](const stream& each) { return each.gpu() == gpu && each.blocking(); });
+  return std::any_of(streams.begin(), streams.end(), [](const auto& each) {
+    return each->captured().has_value();
+  });
+}
+
 CUresult fake::drain_blocking_streams() {
   const fake::context* const current = fake::current_context();
   if (current == nullptr) {
@@ -459,6 +467,9 @@ CUresult cuda::cuStreamGetId(CUstream handle, unsigned long long* id) {
 CUresult cuda::cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   return entry("cuStreamIsCapturing", [&] {
     const auto found = fake::find_stream(handle);
+    if (handle == nullptr && found != nullptr && fake::captures_blocking_stream(found->gpu())) {
+      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
     const bool captures = found != nullptr && found->captured();
     *status = captures ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return found == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;

@@ -85,6 +85,8 @@ class stream : public std::enable_shared_from_this<stream> {
 cuda::CUresult drain_all_streams();
 /// Blocks until every stream of the GPU is empty.
 cuda::CUresult drain_streams_of(std::size_t gpu);
+/// Whether a stream is captured that the legacy default stream of that GPU is ordered with.
+bool captures_blocking_stream(std::size_t gpu);
 /// Blocks until the current context's blocking streams are empty: copies and sets without a stream
 /// wait for these.
 cuda::CUresult drain_blocking_streams();

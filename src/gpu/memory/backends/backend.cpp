@@ -173,7 +173,7 @@ std::unique_ptr<region> backend::import(const import_request& request, chunk_sou
 void region::suspend() {
   address_range* const addresses = range();
   if (addresses == nullptr) {
-    throw error(errc::invalid_argument,
+    throw error(errc::not_supported,
                 "suspend",
                 {},
                 "memory of this kind cannot be unmapped and mapped again at its address",

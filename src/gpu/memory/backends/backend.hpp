@@ -86,6 +86,8 @@ class region {
   virtual void write(std::uint64_t offset_bytes, std::span<const std::byte> source) = 0;
   virtual void fill(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::byte value) = 0;
 
+  /// Whether its memory is mapped by itself, so that it can be suspended.
+  [[nodiscard]] bool can_be_suspended() noexcept { return range() != nullptr; }
   /// True from `suspend` until a `resume` that succeeds: `data` is the same, nothing is mapped
   /// there, and no other memory of this process can be.
   [[nodiscard]] bool suspended() const noexcept {
@@ -93,7 +95,7 @@ class region {
   }
   /// Unmaps the memory and keeps its addresses. No effect if it is suspended. Does not synchronize.
   /// Precondition: no work of a CPU or GPU uses the memory, nor is it registered with a driver.
-  /// Throws invalid_argument (memory of this kind cannot be suspended: nothing has changed),
+  /// Throws not_supported (memory of this kind cannot be suspended: nothing has changed),
   /// driver_error, system_error.
   void suspend();
   /// Maps these chunks at the same addresses, for the same access. Blocks while `chunks` does.
