@@ -173,7 +173,9 @@ typedef enum gpushm_segment_state GPUSHM_INT {
 
 /* What gpushm_segment_suspend does with the memory. */
 typedef enum gpushm_suspend_mode GPUSHM_INT {
-  GPUSHM_SUSPEND_KEEP = 0 /* it stays with the broker, and with all other processes that have it */
+  GPUSHM_SUSPEND_KEEP = 0, /* it stays with the broker, and with all other processes that have it */
+  GPUSHM_SUSPEND_HOST = 1, /* it is freed; its contents are kept in host memory of this process */
+  GPUSHM_SUSPEND_DISCARD = 2 /* it is freed, and its contents are lost */
 } gpushm_suspend_mode;
 
 /* How a segment's memory is allocated and shared. */
@@ -698,23 +700,38 @@ GPUSHM_API gpushm_errc gpushm_segment_unshare(gpushm_segment* segment);
 /* Unmaps the memory, and keeps the address: nothing else of this process gets it, and any access
  * there fails as to unmapped memory, until gpushm_segment_resume. For all handles in this process
  * that have this mapping (the same segment, client, access and device); their state is
- * GPUSHM_SEGMENT_SUSPENDED. No effect if it is suspended in this mode already. Lease, quota and
- * opens by other processes are unchanged; an open by this client gives the suspended mapping.
+ * GPUSHM_SEGMENT_SUSPENDED. No effect if it is suspended in this mode already. An open by this
+ * client gives the suspended mapping.
+ *
+ * GPUSHM_SUSPEND_KEEP: lease, quota and opens by other processes are unchanged.
+ * GPUSHM_SUSPEND_HOST and GPUSHM_SUSPEND_DISCARD: the segment is removed, so that memory and quota
+ * are free. Only for the client that has created it, and if nobody else has it. Opens of its name
+ * wait, up to their timeouts; another process may take the name meanwhile.
  *
  * No CPU, GPU, stream, graph, timeline or other library may use the memory or have it registered,
  * from this call until the resume. Only work of the legacy default stream of the GPU that uses it
  * is detected (in_use); synchronize all others first. Does not wait for GPU work; blocks while the
- * driver unmaps.
+ * driver unmaps, for round trips to the broker unless this process has kept the descriptors, and
+ * while GPUSHM_SUSPEND_HOST copies. After a failure the segment is mapped as before, unless its
+ * state is GPUSHM_SEGMENT_SUSPENDED: then the driver has failed, and it is suspended in the mode
+ * GPUSHM_SUSPEND_KEEP.
  *
- * Fails with not_supported (the backend is neither host nor cuda_vmm: nothing has changed), in_use,
- * invalid_argument (suspended in another mode, or imported without a broker), driver_error,
+ * Fails with not_supported (the backend is neither host nor cuda_vmm: nothing has changed), in_use
+ * (also: other handles, mappings or connections have it), invalid_argument (suspended in another
+ * mode; created by another client, or mapped for reading only), out_of_memory, no_such_segment and
+ * gone_or_replaced (it was removed), too_many_descriptors, broker_gone, timed_out, driver_error,
  * system_error, forked. */
 GPUSHM_API gpushm_errc gpushm_segment_suspend(gpushm_segment* segment, gpushm_suspend_mode mode);
-/* Maps the memory again, at the same address and for the same access. Blocks while the driver maps,
- * and for round trips to the broker unless this process has kept the descriptors. After a failure
- * the segment is suspended as before, and the call may be repeated. Fails with invalid_argument (it
- * is not suspended), broker_gone, timed_out, too_many_descriptors, out_of_memory, driver_error,
- * system_error, forked. */
+/* Maps the memory again, at the same address and for the same access. After GPUSHM_SUSPEND_HOST and
+ * GPUSHM_SUSPEND_DISCARD that is a new segment of that name, with a new generation: with the same
+ * contents, and published with the same metadata if the former was (host); or with undefined
+ * contents and not published (discard). Timelines of the segment have to be created again. Blocks
+ * while the driver allocates, maps and copies, and for round trips to the broker, which
+ * GPUSHM_SUSPEND_KEEP needs only if there was no room for the descriptors. After a failure the
+ * segment is suspended as before, and the call may be repeated. Fails with invalid_argument (it is
+ * not suspended), already_exists (the name is in use), quota_exceeded, out_of_memory, broker_gone,
+ * timed_out, too_many_descriptors, driver_error, system_error, forked, and as gpushm_client_create.
+ */
 GPUSHM_API gpushm_errc gpushm_segment_resume(gpushm_segment* segment);
 
 /* Copy between the segment and host memory, for every device; return when done. Use a stream of

@@ -153,8 +153,9 @@ class segment {
   /// Reverses `client::share`. As `gpushm_segment_unshare`.
   void unshare() { glue::check(gpushm_segment_unshare(handle_.get())); }
 
-  /// Unmaps the memory and keeps its address, until `resume` maps it there again; for all objects
-  /// in this process that have this mapping. Precondition: nothing uses the memory meanwhile. As
+  /// Unmaps the memory and keeps its address, until `resume` maps it there again, or new memory;
+  /// for all objects in this process that have this mapping. Precondition: nothing uses the memory
+  /// meanwhile. As
   /// `gpushm_segment_suspend`, `gpushm_segment_resume`.
   void suspend(suspend_mode mode = suspend_mode::keep) {
     glue::check(gpushm_segment_suspend(handle_.get(), static_cast<gpushm_suspend_mode>(mode)));

@@ -73,6 +73,8 @@ enum class backend : std::uint8_t {
 /// What `segment::suspend` does with the memory. As `gpushm_suspend_mode`.
 enum class suspend_mode : std::uint8_t {
   keep = GPUSHM_SUSPEND_KEEP,
+  host = GPUSHM_SUSPEND_HOST,
+  discard = GPUSHM_SUSPEND_DISCARD,
 };
 
 enum class device_kind : std::uint8_t {

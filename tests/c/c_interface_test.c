@@ -51,6 +51,8 @@ static void names_of_enumerators(void) {
   EXPECT(is_text(gpushm_segment_state_name(GPUSHM_SEGMENT_REMOVED), "removed"));
   EXPECT(is_text(gpushm_segment_state_name(GPUSHM_SEGMENT_SUSPENDED), "suspended"));
   EXPECT(is_text(gpushm_suspend_mode_name(GPUSHM_SUSPEND_KEEP), "keep"));
+  EXPECT(is_text(gpushm_suspend_mode_name(GPUSHM_SUSPEND_HOST), "host"));
+  EXPECT(is_text(gpushm_suspend_mode_name(GPUSHM_SUSPEND_DISCARD), "discard"));
   EXPECT(is_text(gpushm_suspend_mode_name((gpushm_suspend_mode)258), "unknown"));
   EXPECT(is_text(gpushm_backend_name(GPUSHM_BACKEND_CUDA_VMM), "cuda-vmm"));
   EXPECT(is_text(gpushm_device_kind_name(GPUSHM_DEVICE_MIG), "mig"));

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
@@ -260,6 +261,226 @@ TEST_P(suspend_conformance, other_kinds_of_memory_are_refused) {
     shared.unshare();
   }
   EXPECT_EQ(cu->cuMemFree_v2(memory), cuda::CUDA_SUCCESS);
+}
+
+// ---- host, discard ----
+
+TEST_P(suspend_conformance, discarded_memory_is_free_until_it_is_resumed) {
+  segment written = make_written(lifetime::leased, on_gpu() ? 64 * mib : 0);
+  written.publish("text");
+  const void* const address = written.data();
+  const auto generation = written.generation();
+  const std::uint32_t chunks = producer_->stat("w").chunks;
+  const std::uint64_t free_before = on_gpu() ? free_bytes() : 0;
+  const auto is_freed = [&] {
+    return on_gpu() ? free_bytes() >= free_before + contents_.size()
+                    : gpushm_testing::shared_memory_bytes({::getpid()}, "gpushm-chunk") == 0;
+  };
+  EXPECT_FALSE(is_freed());
+
+  written.suspend(suspend_mode::discard);
+  written.suspend(suspend_mode::discard);  // no effect
+  EXPECT_EQ(written.state(), segment_state::suspended);
+  EXPECT_EQ(written.data(), address);
+  EXPECT_TRUE(soon(is_freed));
+  EXPECT_EQ(code_of([&] { static_cast<void>(consumer_->stat("w")); }), errc::no_such_segment);
+  EXPECT_EQ(code_of([&] { static_cast<void>(consumer_->open("w", use())); }),
+            errc::no_such_segment);
+  EXPECT_EQ(error_of([&] { written.suspend(); }, errc::invalid_argument),
+            "suspend \"w\": the segment is suspended with discard (resume it first)");
+
+  written.resume();
+  EXPECT_EQ(written.state(), segment_state::live);
+  EXPECT_EQ(written.data(), address);
+  EXPECT_GT(written.generation(), generation);
+  EXPECT_TRUE(written.metadata().empty());
+  EXPECT_EQ(code_of([&] { static_cast<void>(consumer_->open("w", use())); }), errc::no_such_segment)
+      << "not published: it has no contents";
+  written.write(0, contents_);
+  written.publish("other text");
+  const segment seen = consumer_->open("w", use());
+  EXPECT_EQ(seen.generation(), written.generation());
+  EXPECT_TRUE(bytes_of(seen) == contents_);
+  EXPECT_EQ(producer_->stat("w").chunks, chunks);
+  EXPECT_EQ(written.metadata().size(), 10U);
+}
+
+TEST_P(suspend_conformance, contents_in_host_memory_are_resumed_and_waiting_opens_get_them) {
+  segment written = make_written(lifetime::persistent);
+  written.publish("text");
+  const void* const address = written.data();
+  const auto generation = written.generation();
+  const auto metadata = written.metadata();
+  for (int round = 0; round != 2; ++round) {
+    written.suspend(suspend_mode::host);
+    EXPECT_EQ(written.state(), segment_state::suspended);
+    auto opened = std::async(std::launch::async, [&] {
+      open_options options = use();
+      options.timeout = std::chrono::seconds(60);
+      return consumer_->open("w", options);
+    });
+    EXPECT_EQ(opened.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+    written.resume();
+    segment seen = opened.get();
+    EXPECT_EQ(written.state(), segment_state::live);
+    EXPECT_EQ(written.data(), address);
+    EXPECT_GT(written.generation(), generation);
+    EXPECT_EQ(written.metadata().data(), metadata.data()) << "as long as the handle";
+    EXPECT_EQ(seen.generation(), written.generation());
+    EXPECT_EQ(seen.metadata().size(), 4U);
+    EXPECT_EQ(seen.lifetime(), lifetime::persistent);
+    EXPECT_TRUE(bytes_of(seen) == contents_);
+    EXPECT_TRUE(bytes_of(written) == contents_);
+    EXPECT_EQ(code_of([&] { written.suspend(suspend_mode::host); }), errc::in_use);
+    EXPECT_EQ(written.state(), segment_state::live);
+    contents_ = pattern(contents_.size(), 20 + static_cast<unsigned>(round));
+    written.write(0, contents_);
+    seen.reset();
+    EXPECT_EQ(code_of([&] { written.suspend(suspend_mode::host); }), errc::in_use)
+        << "the other client's cache has it";
+    consumer_->trim();
+    settle();
+  }
+  producer_->remove("w");
+}
+
+TEST_P(suspend_conformance, what_others_have_is_only_suspended_with_keep) {
+  segment written = make_written(lifetime::leased);
+  written.publish();
+  const auto refused = [&](suspend_mode mode) {
+    const std::string text = error_of([&] { written.suspend(mode); }, errc::in_use);
+    EXPECT_EQ(written.state(), segment_state::live);
+    EXPECT_TRUE(bytes_of(written) == contents_);
+    return text;
+  };
+  for (const suspend_mode mode : {suspend_mode::host, suspend_mode::discard}) {
+    {
+      segment seen = consumer_->open("w", use(access::read_write));
+      EXPECT_EQ(refused(mode),
+                "suspend \"w\": 1 other connections have a lease (have them close the segment, or "
+                "suspend it with keep)");
+      EXPECT_EQ(error_of([&] { seen.suspend(mode); }, errc::invalid_argument),
+                "suspend \"w\": another client has created this segment (suspend it with keep, or "
+                "have its creator suspend it)");
+      EXPECT_TRUE(bytes_of(seen) == contents_);
+    }
+    settle();
+    open_options options = use(access::read);
+    options.device = on_gpu() ? GetParam().home : "";
+    {
+      segment seen = producer_->open("w", options);
+      EXPECT_EQ(refused(mode),
+                "suspend \"w\": this process has the segment mapped for another access or device "
+                "(close what it has opened, or suspend it with keep)");
+      EXPECT_EQ(code_of([&] { seen.suspend(mode); }), errc::invalid_argument);
+    }
+    options.access = access::read_write;
+    {
+      const segment seen = producer_->open("w", options);
+      ASSERT_EQ(seen.data(), written.data());
+      EXPECT_EQ(refused(mode),
+                "suspend \"w\": this process has also opened the segment (close what it has "
+                "opened, or suspend it with keep)");
+    }
+  }
+  written.suspend(suspend_mode::discard);
+}
+
+TEST_P(suspend_conformance, a_name_that_was_taken_is_an_error_that_can_be_repeated) {
+  segment written = make_written(lifetime::leased);
+  written.suspend(suspend_mode::host);
+  const std::string text = "resume \"w\": a segment of this name ";
+  {
+    const segment other = consumer_->create("w", make(home()->granularity()));
+    for (int attempt = 0; attempt != 2; ++attempt) {
+      EXPECT_EQ(error_of([&] { written.resume(); }, errc::already_exists).substr(0, text.size()),
+                text);
+      EXPECT_EQ(written.state(), segment_state::suspended);
+    }
+  }
+  settle();
+  written.resume();
+  EXPECT_TRUE(bytes_of(written) == contents_);
+  EXPECT_EQ(code_of([&] { static_cast<void>(consumer_->open("w", use())); }), errc::no_such_segment)
+      << "it was not published";
+  written.publish();
+  EXPECT_TRUE(bytes_of(consumer_->open("w", use())) == contents_);
+}
+
+TEST_P(suspend_conformance, without_memory_the_resume_can_be_repeated) {
+  if (GetParam().gpus != 1) {
+    GTEST_SKIP() << "the memory of one GPU is filled";
+  }
+  segment written = make_written(lifetime::leased, 64 * mib);
+  written.publish("text");
+  const std::uint64_t free_before = free_bytes();
+  written.suspend(suspend_mode::host);
+  EXPECT_TRUE(soon([&] { return free_bytes() >= free_before + 64 * mib; }));
+  std::vector<segment> others;
+  while (free_bytes() >= 64 * mib) {
+    others.push_back(consumer_->create("other/" + std::to_string(others.size()),
+                                       make((free_bytes() / mib - 32) / 2 * 2 * mib)));
+  }
+  for (int attempt = 0; attempt != 2; ++attempt) {
+    EXPECT_EQ(code_of([&] { written.resume(); }), errc::out_of_memory);
+    EXPECT_EQ(written.state(), segment_state::suspended);
+    EXPECT_TRUE(producer_->list("w").empty()) << "what the resume has reserved is released";
+  }
+  others.clear();
+  EXPECT_TRUE(soon([&] { return free_bytes() >= free_before; }));
+  written.resume();
+  EXPECT_TRUE(bytes_of(written) == contents_);
+  EXPECT_TRUE(bytes_of(consumer_->open("w", use())) == contents_);
+}
+
+TEST_P(suspend_conformance, a_resume_finds_the_next_broker) {
+  segment kept = make_written(lifetime::leased);
+  kept.publish();
+  kept.suspend(suspend_mode::host);
+  const auto epoch = kept.epoch();
+  broker_.reset();
+  broker_.emplace(broker::start(options_));
+  kept.resume();
+  EXPECT_EQ(kept.state(), segment_state::live);
+  EXPECT_NE(kept.epoch(), epoch);
+  EXPECT_TRUE(bytes_of(kept) == contents_);
+  EXPECT_TRUE(bytes_of(consumer_->open("w", use())) == contents_);
+}
+
+TEST_P(suspend_conformance, removed_segments_are_not_made_again) {
+  segment written = make_written(lifetime::leased);
+  written.publish();
+  producer_->remove("w");
+  for (const suspend_mode mode : {suspend_mode::host, suspend_mode::discard}) {
+    EXPECT_EQ(code_of([&] { written.suspend(mode); }), errc::no_such_segment);
+    EXPECT_EQ(written.state(), segment_state::removed);
+    EXPECT_TRUE(bytes_of(written) == contents_);
+  }
+}
+
+TEST_P(suspend_conformance, freed_segments_leave_nothing) {
+  make_written(lifetime::leased).publish();  // what is loaded once
+  settle();
+  const auto descriptors = total(count_descriptors(::getpid()));
+  const auto mappings = count_mappings(::getpid(), "");
+  for (int round = 0; round != 20; ++round) {
+    segment written = make_written(round % 2 == 0 ? lifetime::leased : lifetime::persistent);
+    written.publish("text");
+    const auto mode = round % 4 < 2 ? suspend_mode::host : suspend_mode::discard;
+    written.suspend(mode);
+    written.resume();
+    written.suspend(mode);
+    if (round % 3 == 0) {
+      written.resume();
+      producer_->remove("w");
+    }
+    written.reset();
+    settle();
+    ASSERT_TRUE(consumer_->list("w").empty()) << round;
+  }
+  EXPECT_TRUE(soon([&] { return total(count_descriptors(::getpid())) <= descriptors; }))
+      << to_text(count_descriptors(::getpid()));
+  EXPECT_LE(count_mappings(::getpid(), ""), mappings + 5);
 }
 
 INSTANTIATE_TEST_SUITE_P(, suspend_conformance, all_places(), [](const auto& test) {

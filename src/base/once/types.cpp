@@ -102,6 +102,10 @@ std::string_view name_of(suspend_mode value) noexcept {
   switch (value) {
     case suspend_mode::keep:
       return "keep";
+    case suspend_mode::host:
+      return "host";
+    case suspend_mode::discard:
+      return "discard";
   }
   return "unknown";
 }

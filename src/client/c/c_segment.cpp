@@ -234,7 +234,7 @@ gpushm_lifetime gpushm_segment_lifetime(const gpushm_segment* segment) {
                             : static_cast<gpushm_lifetime>(segment->info().lifetime);
 }
 uint64_t gpushm_segment_generation(const gpushm_segment* segment) {
-  return segment == nullptr ? 0 : segment->info().generation;
+  return segment == nullptr ? 0 : segment->mapped().generation();
 }
 gpushm_segment_state gpushm_segment_current_state(const gpushm_segment* segment) {
   return segment == nullptr ? GPUSHM_SEGMENT_LIVE
@@ -298,7 +298,7 @@ gpushm_errc gpushm_segment_unshare(gpushm_segment* segment) {
 gpushm_errc gpushm_segment_suspend(gpushm_segment* segment, gpushm_suspend_mode mode) {
   return c_call([&] {
     gpushm::client_detail::suspend(
-        filled(segment), gpushm::base::enum_in(mode, gpushm::suspend_mode::keep, "suspend"));
+        filled(segment), gpushm::base::enum_in(mode, gpushm::suspend_mode::discard, "suspend"));
   });
 }
 

@@ -47,7 +47,7 @@ void chunk_stream::ask() {
   const wire::segment& info = lease_->info();
   asked_.reset();
   broker_ = lease_->broker();
-  asked_ = broker_->request_ahead(wire::fetch_chunks{info.generation, arrived()},
+  asked_ = broker_->request_ahead(wire::fetch_chunks{lease_->generation(), arrived()},
                                   {"open", info.name},
                                   base::deadline_after(timeout_));
 }
@@ -61,7 +61,7 @@ void chunk_stream::receive() {
   asked_.reset();
   const std::uint32_t first = arrived();
   auto* received = std::get_if<wire::chunks>(&got.body);
-  if (received == nullptr || received->generation != info.generation ||
+  if (received == nullptr || received->generation != lease_->generation() ||
       received->first_chunk != first || got.descriptors.empty() ||
       got.descriptors.size() != received->chunk_bytes.size() ||
       got.descriptors.size() > info.chunk_count - first) {

@@ -80,11 +80,12 @@ bool open_one(lease_table& leases,
               const std::shared_ptr<connection>& connection,
               const std::stop_token& stop,
               milliseconds timeout) {
-  const wire::segment& info = lease->info();
+  const std::string& name = lease->info().name;
+  const gpushm::generation generation = lease->generation();
   reply got = connection->open(
-      {info.name, 0, 0, info.generation}, {"open", info.name}, base::deadline_after(timeout), stop);
+      {name, 0, 0, generation}, {"open", name}, base::deadline_after(timeout), stop);
   if (const auto* const opened = std::get_if<wire::opened>(&got.body);
-      opened != nullptr && opened->segment.generation == info.generation) {
+      opened != nullptr && opened->segment.generation == generation) {
     leases.renew(lease, connection, {opened->segment.slot, opened->receipt});
     got.granted.keep();
     return true;

@@ -145,7 +145,7 @@ void lease_table::hand_over(connection& source,
   std::vector<std::pair<gpushm::generation, std::uint32_t>> counts;
   counts.reserve(kept.size());
   for (const auto& lease : kept) {
-    counts.emplace_back(lease->info().generation, lease->grants());
+    counts.emplace_back(lease->generation(), lease->grants());
   }
   connection->keep(counts, deadline);
 }
@@ -172,7 +172,7 @@ void lease_table::end_takes(connection& connection) {
 void lease_table::renew(const std::shared_ptr<segment_lease>& lease,
                         const std::shared_ptr<connection>& target,
                         const segment_lease::renewal& renewal) {
-  const gpushm::generation generation = lease->info().generation;
+  const gpushm::generation generation = lease->generation();
   std::list<segment_lease::place> former;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   auto& place = leases_[{target.get(), generation}];
@@ -184,9 +184,33 @@ void lease_table::renew(const std::shared_ptr<segment_lease>& lease,
   leases_.erase({from, generation});
 }
 
+void lease_table::set_aside(const std::shared_ptr<segment_lease>& lease) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    leases_.erase({&lease->broker_in_table(), lease->generation()});
+  }
+  lease->set_aside();
+}
+
+void lease_table::restart(const std::shared_ptr<segment_lease>& lease,
+                          const std::shared_ptr<connection>& target,
+                          const segment_lease::renewal& renewal) {
+  std::list<segment_lease::place> former;  // destroyed after the lock is released
+  const std::lock_guard lock(mutex_);
+  if (target->handed_over()) {
+    throw error(errc::broker_gone,
+                "resume",
+                lease->info().name,
+                "the broker has ended the connection that requested it",
+                "try again: this process has reconnected");
+  }
+  leases_[{target.get(), renewal.generation}] = lease;
+  former = lease->renew(target, renewal);
+}
+
 void lease_table::forget_lease(const segment_lease& gone) noexcept {
   const std::lock_guard lock(mutex_);
-  const auto at = leases_.find({&gone.broker_in_table(), gone.info().generation});
+  const auto at = leases_.find({&gone.broker_in_table(), gone.generation()});
   if (at != leases_.end() && at->second.expired()) {
     leases_.erase(at);
   }
@@ -296,6 +320,22 @@ std::shared_ptr<mapping> lease_table::find(std::string_view name,
 void lease_table::use(const std::shared_ptr<mapping>& mapping) {
   const std::lock_guard lock(mutex_);
   add_user(mapping);
+}
+
+std::size_t lease_table::users(const mapping& mapping) const {
+  const std::lock_guard lock(mutex_);
+  return mapping.notes_.users;
+}
+
+void lease_table::end_unused(const segment_lease& lease) noexcept {
+  ended out;
+  const std::lock_guard lock(mutex_);
+  for (auto at = unused_.begin(); at != unused_.end();) {
+    mapping& each = **at++;  // `forget` removes it
+    if (each.lease() == &lease) {
+      forget(each, out);
+    }
+  }
 }
 
 void lease_table::add_user(const std::shared_ptr<mapping>& mapping) {
@@ -494,13 +534,13 @@ bool lease_table::end_lost(gpushm::generation generation) noexcept {
   const std::lock_guard lock(mutex_);
   for (auto at = prefetched_.begin(); at != prefetched_.end(); ++at) {
     const segment_lease& lease = *at->second.lease;
-    if ((generation == 0 || lease.info().generation == generation) && !is_current(lease)) {
+    if ((generation == 0 || lease.generation() == generation) && !is_current(lease)) {
       lost = prefetched_.extract(at);
       return true;
     }
   }
   for (const std::shared_ptr<mapping>& each : unused_) {
-    const bool matches = generation == 0 || each->info().generation == generation;
+    const bool matches = generation == 0 || each->generation() == generation;
     if (matches && !is_named(*each)) {
       forget(*each, out);
       return true;

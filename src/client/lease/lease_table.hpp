@@ -78,6 +78,13 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   void renew(const std::shared_ptr<segment_lease>& lease,
              const std::shared_ptr<connection>& target,
              const segment_lease::renewal& renewal);
+  /// Ends the lease at its broker; the object stays, for `restart`.
+  void set_aside(const std::shared_ptr<segment_lease>& lease) noexcept;
+  /// The broker of `target` has granted a new segment for a lease that was set aside. Throws
+  /// broker_gone, and changes nothing, as `take`; std::bad_alloc.
+  void restart(const std::shared_ptr<segment_lease>& lease,
+               const std::shared_ptr<connection>& target,
+               const segment_lease::renewal& renewal);
   /// For the descriptors of a segment that this process could hand back; empty: there is no room.
   [[nodiscard]] held_descriptors::part room_to_keep(std::size_t chunks) noexcept {
     return kept_files_.try_hold(chunks);
@@ -144,6 +151,9 @@ class lease_table final : public lease_listener, public std::enable_shared_from_
   /// older unused ones.
   void release(std::shared_ptr<mapping> mapping) noexcept;
 
+  [[nodiscard]] std::size_t users(const mapping& mapping) const;
+  /// Ends unused mappings of that segment.
+  void end_unused(const segment_lease& lease) noexcept;
   /// Ends unused mappings, and drops prefetched segments.
   void trim() noexcept;
   /// As `trim`, and caches nothing from now on: removal of the segments would not be reported.

@@ -61,6 +61,9 @@ class mapping {
   [[nodiscard]] const wire::segment& info() const noexcept {
     return lease_ ? lease_->info() : *facts_;
   }
+  [[nodiscard]] gpushm::generation generation() const noexcept {
+    return lease_ ? lease_->generation() : facts_->generation;
+  }
   [[nodiscard]] segment_lease* lease() const noexcept { return lease_.get(); }
   [[nodiscard]] const std::shared_ptr<segment_lease>& shared_lease() const noexcept {
     return lease_;
@@ -79,6 +82,10 @@ class mapping {
     suspend_mode mode = suspend_mode::keep;  ///< if the region is suspended
     /// All chunks of suspended memory, or none; then the broker has them.
     segment_lease::kept_chunks chunks = {};
+    /// Where and how `resume` allocates memory; not `keep`.
+    std::shared_ptr<const memory::backend> home = nullptr;
+    memory::chunk_plan plan = {};
+    std::unique_ptr<memory::region> contents = nullptr;  ///< `host`
   };
   [[nodiscard]] suspension& suspended_as() const noexcept { return suspension_; }
   /// Suspended only by this process: whether the segment has ended meanwhile is in its lease's

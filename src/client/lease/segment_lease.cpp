@@ -20,10 +20,10 @@ segment_lease::segment_lease(std::weak_ptr<lease_table> table,
       info_(std::move(facts.segment)),
       ticket_(std::move(facts.ticket)),
       is_creator_(facts.is_creator),
-      places_({{std::move(broker), info_.slot, 0}}),
+      places_({{std::move(broker), info_.slot, 0, info_.generation}}),
       now_(&places_.back()),
       receipt_(facts.receipt),
-      metadata_(std::move(facts.metadata)),
+      metadata_({std::move(facts.metadata)}),
       published_(info_.published) {}
 
 segment_lease::~segment_lease() {
@@ -35,18 +35,22 @@ segment_lease::~segment_lease() {
   if (const auto table = table_.lock()) {
     table->forget_lease(*this);
   }
-  broker_in_table().release(info_.generation, grants_, !mapped_.load(std::memory_order_relaxed));
+  if (grants_ != 0) {
+    broker_in_table().release(now().generation, grants_, !mapped_.load(std::memory_order_relaxed));
+  }
 }
 
 std::span<const std::byte> segment_lease::metadata() const {
   const std::lock_guard lock(mutex_);
-  return metadata_;
+  return published() ? std::span<const std::byte>(metadata_.back()) : std::span<const std::byte>();
 }
 
 void segment_lease::set_published(std::vector<std::byte> metadata) {
   const std::lock_guard lock(mutex_);
   if (!published()) {
-    metadata_ = std::move(metadata);
+    if (metadata_.back() != metadata) {
+      metadata_.push_back(std::move(metadata));
+    }
     published_.store(true, std::memory_order_release);
   }
 }
@@ -55,7 +59,7 @@ void segment_lease::publish(std::span<const std::byte> metadata,
                             std::string_view operation,
                             steady_time deadline) {
   static_cast<void>(
-      broker()->request(wire::publish{info_.generation, {metadata.begin(), metadata.end()}},
+      broker()->request(wire::publish{generation(), {metadata.begin(), metadata.end()}},
                         {operation, info_.name},
                         deadline));
   set_published({metadata.begin(), metadata.end()});
@@ -65,6 +69,14 @@ void segment_lease::put(const std::shared_ptr<mapping>& created) {
   const std::lock_guard lock(map_mutex_);
   mappings_[{created->device(), created->access()}] = created;
   mapped_.store(true, std::memory_order_relaxed);
+}
+
+bool segment_lease::has_other_mappings(const mapping& mapping) {
+  const std::lock_guard lock(map_mutex_);
+  return std::any_of(mappings_.begin(), mappings_.end(), [&](const auto& each) {
+    const auto other = each.second.lock();
+    return other && other.get() != &mapping;
+  });
 }
 
 void segment_lease::add_grant() {
@@ -78,8 +90,9 @@ std::uint32_t segment_lease::grants() const {
 }
 
 std::list<segment_lease::place> segment_lease::go_to(std::shared_ptr<connection> successor,
-                                                     std::uint32_t slot) {
-  places_.push_back({std::move(successor), slot, now().moves + 1});
+                                                     std::uint32_t slot,
+                                                     gpushm::generation generation) {
+  places_.push_back({std::move(successor), slot, now().moves + 1, generation});
   now_.store(&places_.back());
   if (shared_) {
     register_reply(*now().broker);
@@ -105,7 +118,7 @@ void segment_lease::reply_on(connection& successor) const {
 
 std::list<segment_lease::place> segment_lease::move_to(std::shared_ptr<connection> successor) {
   const std::lock_guard lock(mutex_);
-  return go_to(std::move(successor), now().slot);
+  return go_to(std::move(successor), now().slot, now().generation);
 }
 
 // ---- after the death of a broker and its keeper ----
@@ -115,7 +128,24 @@ std::list<segment_lease::place> segment_lease::renew(std::shared_ptr<connection>
   const std::lock_guard lock(mutex_);
   grants_ = 1;
   receipt_ = renewal.receipt;
-  return go_to(std::move(successor), renewal.slot);
+  return go_to(std::move(successor),
+               renewal.slot,
+               renewal.generation == 0 ? now().generation : renewal.generation);
+}
+
+void segment_lease::set_aside() noexcept {
+  kept_chunks dropped;  // closed after the lock is released
+  const auto [broker, slot] = where();
+  std::uint32_t grants = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    dropped = std::exchange(kept_, {});
+    keeps_all_ = false;
+    grants = std::exchange(grants_, 0U);
+  }
+  if (grants != 0) {
+    broker->release(generation(), grants, false);
+  }
 }
 
 bool segment_lease::is_lost() const {
@@ -123,7 +153,7 @@ bool segment_lease::is_lost() const {
   if (given_up_.load(std::memory_order_relaxed) || now().broker->alive()) {
     return false;
   }
-  const segment_state last = now().broker->last_state(now().slot, info_.generation);
+  const segment_state last = now().broker->last_state(now().slot, now().generation);
   return receipt_ && (last == segment_state::live || last == segment_state::exporter_gone);
 }
 
@@ -183,7 +213,7 @@ segment_lease::to_hand_back() const {
     return std::nullopt;
   }
   return std::pair(wire::reserve{{static_cast<const base::segment_facts&>(info_), ticket_},
-                                 info_.generation,
+                                 now().generation,
                                  info_.creator_uid,
                                  receipt_},
                    &kept_);
@@ -196,7 +226,7 @@ void segment_lease::share(std::shared_ptr<const memory::source> memory) {
 }
 
 void segment_lease::register_reply(connection& connection) const {
-  connection.worker().reply_for(info_.generation,
+  connection.worker().reply_for(now().generation,
                                 [memory = shared_] { return memory->unchanged(); });
 }
 
@@ -205,7 +235,7 @@ void segment_lease::stop_sharing() noexcept {
   const std::lock_guard lock(mutex_);
   ended.swap(shared_);
   if (ended) {
-    now().broker->worker().stop_replying(info_.generation);
+    now().broker->worker().stop_replying(now().generation);
   }
 }
 
@@ -219,8 +249,7 @@ void segment_lease::unshare(steady_time deadline) {
                 "call unshare once for each result of `client::share`");
   }
   try {
-    static_cast<void>(
-        broker()->request(wire::remove{info_.name, info_.generation}, about, deadline));
+    static_cast<void>(broker()->request(wire::remove{info_.name, generation()}, about, deadline));
   } catch (const error& why) {
     // Another client removed it, or it ended with its broker: no new importer gets it, as
     // requested.

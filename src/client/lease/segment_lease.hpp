@@ -53,8 +53,13 @@ class segment_lease {
 
   /// Whether this client has created the segment.
   [[nodiscard]] bool is_creator() const noexcept { return is_creator_; }
-  /// As in the first reply; never changes.
+  /// As in the first reply; never changes. `generation` has the current generation.
   [[nodiscard]] const wire::segment& info() const noexcept { return info_; }
+  /// Another one after `set_aside` and `renew`.
+  [[nodiscard]] gpushm::generation generation() const noexcept {
+    const reader reading(*this);
+    return now().generation;
+  }
   /// The connection that has the lease: another one after the broker ended the first.
   [[nodiscard]] std::shared_ptr<connection> broker() const noexcept {
     const reader reading(*this);
@@ -75,7 +80,7 @@ class segment_lease {
   [[nodiscard]] connection& broker_in_table() const noexcept { return *now().broker; }
   [[nodiscard]] segment_state state_in_table() const noexcept {
     const place& at = now();
-    return at.broker->state(at.slot, info_.generation);
+    return at.broker->state(at.slot, at.generation);
   }
 
   /// A word of the broker's state table by which a name other than the segment's own, an alias,
@@ -114,6 +119,10 @@ class segment_lease {
   /// `Open` that may arrive first. Later calls have no effect.
   void set_published(std::vector<std::byte> metadata);
 
+  /// Its next segment is not published, so that there is other metadata then. Precondition: set
+  /// aside.
+  void unpublish() noexcept { published_.store(false, std::memory_order_release); }
+
   /// Another reply of the broker granted this lease.
   void add_grant();
   [[nodiscard]] std::uint32_t grants() const;
@@ -122,6 +131,7 @@ class segment_lease {
     std::shared_ptr<connection> broker;
     std::uint32_t slot;
     std::uint32_t moves;  ///< of the lease before
+    gpushm::generation generation;
   };
   /// Moves the lease to the connection `successor`, which receives the broker's questions from now
   /// on. Returns previous places, which threads no longer read, to be destroyed without a lock: a
@@ -137,6 +147,7 @@ class segment_lease {
   struct renewal {
     std::uint32_t slot = 0;
     std::optional<wire::receipt> receipt;
+    gpushm::generation generation = 0;  ///< 0: the same; another one if the lease was set aside
   };
   /// Answers questions of the broker of `successor` about memory that this process shares, already
   /// before the lease is renewed there.
@@ -144,6 +155,9 @@ class segment_lease {
   /// As `move_to`, with one grant.
   [[nodiscard]] std::list<place> renew(std::shared_ptr<connection> successor,
                                        const renewal& renewal);
+  /// Ends the lease at the broker, and the kept descriptors; this object is for `renew` then.
+  /// Called by the lease table.
+  void set_aside() noexcept;
   /// Lost with its broker, and not known to be gone.
   [[nodiscard]] bool is_lost() const;
   /// It will not be renewed.
@@ -186,6 +200,8 @@ class segment_lease {
     return created;
   }
 
+  /// Whether this process has a mapping of it besides `mapping`.
+  [[nodiscard]] bool has_other_mappings(const mapping& mapping);
   /// Adds the first mapping of a new lease.
   void put(const std::shared_ptr<mapping>& created);
   /// It is used otherwise than by a mapping.
@@ -217,7 +233,9 @@ class segment_lease {
   };
   [[nodiscard]] const place& now() const noexcept { return *now_.load(); }
   // With the lock held.
-  [[nodiscard]] std::list<place> go_to(std::shared_ptr<connection> successor, std::uint32_t slot);
+  [[nodiscard]] std::list<place> go_to(std::shared_ptr<connection> successor,
+                                       std::uint32_t slot,
+                                       gpushm::generation generation);
   void register_reply(connection& connection) const;
   void stop_sharing() noexcept;
 
@@ -233,8 +251,9 @@ class segment_lease {
   kept_chunks kept_;
   bool keeps_all_ = false;
   std::atomic<bool> given_up_{false};
-  std::uint32_t grants_ = 1;
-  std::vector<std::byte> metadata_;  ///< constant once `published_` is true
+  std::uint32_t grants_ = 1;  ///< 0: set aside
+  /// The last one is the segment's once `published_` is true; earlier ones are for spans.
+  std::list<std::vector<std::byte>> metadata_;
   std::atomic<bool> published_;
   std::atomic<bool> mapped_{false};  ///< has been mapped at least once
   std::shared_ptr<const memory::source> shared_;

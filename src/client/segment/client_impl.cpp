@@ -49,7 +49,7 @@ client_impl::~client_impl() {
 
 segment_ptr client_impl::user_of(std::shared_ptr<mapping> used) {
   try {
-    return segment_ptr(new gpushm_segment(leases_, used, options_.request_limit));
+    return segment_ptr(new gpushm_segment(link_, used, options_.request_limit));
   } catch (const std::bad_alloc&) {
     leases_->release(std::move(used));
     throw;

@@ -10,6 +10,7 @@
 #include "base/segments/exporter_bound.hpp"
 #include "base/segments/versioned_names.hpp"
 #include "client/segment/client_impl.hpp"
+#include "client/segment/creation.hpp"
 #include "client/segment/remote_ticket.hpp"
 #include "client/segment/segment_impl.hpp"
 #include "gpu/memory/sources/source.hpp"
@@ -18,46 +19,13 @@ namespace gpushm::client_detail {
 
 namespace {
 
-/// Attaches all chunks in batches; closes each batch's descriptors once it is sent, unless the
-/// lease keeps them, so that a process with few descriptors can share many chunks. `Exporter` has
-/// `export_chunk(index)`, `size_of(index)`.
-template <typename Exporter, typename SizeOf>
-void attach_chunks(segment_lease& lease,
-                   Exporter& memory,
-                   std::uint32_t count,
-                   SizeOf&& size_of,
-                   std::string_view operation,
-                   steady_time deadline) {
-  auto kept = lease.begin_keeping();
-  for (std::uint32_t first = 0; first < count;) {
-    const std::uint32_t end =
-        std::min<std::uint32_t>(count, first + static_cast<std::uint32_t>(wire::max_batch));
-    std::vector<base::guarded_fd> chunks;
-    std::vector<int> numbers;
-    wire::attach batch{lease.info().generation, first, {}};
-    for (std::uint32_t i = first; i < end; ++i) {
-      chunks.push_back(memory.export_chunk(i));
-      numbers.push_back(chunks.back().get());
-      batch.chunk_bytes.push_back(size_of(i));
-    }
-    static_cast<void>(
-        lease.broker()->request(batch, {operation, lease.info().name}, deadline, numbers));
-    if (kept) {
-      std::move(chunks.begin(), chunks.end(), std::back_inserter(kept->files));
-      kept->bytes.insert(kept->bytes.end(), batch.chunk_bytes.begin(), batch.chunk_bytes.end());
-    }
-    first = end;
-  }
-  if (kept) {
-    lease.finish_keeping(std::move(*kept));
-  }
-}
-
 /// Limit, in addition to the broker's delay, of the wait for a name of a dead process that may
 /// still write: a program that is restarted immediately waits for its previous name. No event
 /// reports when the name is free.
 constexpr std::chrono::seconds name_retry_limit{5};
 constexpr std::chrono::milliseconds name_poll{5};
+
+}  // namespace
 
 reply reserve_name(connection& broker,
                    const wire::reserve& reserve,
@@ -85,8 +53,6 @@ reply reserve_name(connection& broker,
     }
   }
 }
-
-}  // namespace
 
 std::pair<std::shared_ptr<segment_lease>, base::guarded_fd> client_impl::reserve_with(
     wire::reserve reserve,

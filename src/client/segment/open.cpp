@@ -290,7 +290,7 @@ segment_ptr client_impl::open_generation(std::string_view name,
     opened = use(request_open(name, generation, options, offered), name, options, offered, begin);
   }
   // Older brokers ignore that field of `Open` and answer with any segment of the name.
-  if (generation != 0 && opened->info().generation != generation) {
+  if (generation != 0 && opened->mapped().generation() != generation) {
     throw error(errc::gone_or_replaced,
                 "open",
                 name,

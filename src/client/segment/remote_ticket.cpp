@@ -72,7 +72,7 @@ wire::broker_reference broker_reference_of(const segment_lease& lease,
                               : std::string(socket_path),
           broker.epoch,
           lease.info().name,
-          lease.info().generation};
+          lease.generation()};
 }
 
 }  // namespace gpushm::client_detail

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/report/log.hpp"
-#include "client/lease/lease_table.hpp"
+#include "client/lease/broker_link.hpp"
 #include "client/lease/mapping.hpp"
 #include "client/session/fork_guard.hpp"
 #include "gpushm/gpushm.h"
@@ -16,12 +16,12 @@
 /// One use of a mapping, counted by its handles: the handle of the C interface.
 struct gpushm_segment {
  public:
-  /// Takes over one use of `mapped` that was counted in `cache`; without a cache (null), uses are
-  /// not counted.
-  gpushm_segment(std::shared_ptr<gpushm::client_detail::lease_table> cache,
+  /// Takes over one use of `mapped` that was counted in the lease table of `link`; without a broker
+  /// (null), uses are not counted.
+  gpushm_segment(std::shared_ptr<gpushm::client_detail::broker_link> link,
                  std::shared_ptr<gpushm::client_detail::mapping> mapped,
                  std::chrono::milliseconds timeout)
-      : leases_(std::move(cache)), mapping_(std::move(mapped)), request_timeout_(timeout) {}
+      : link_(std::move(link)), mapping_(std::move(mapped)), request_timeout_(timeout) {}
   gpushm_segment(const gpushm_segment&) = delete;
   gpushm_segment& operator=(const gpushm_segment&) = delete;
 
@@ -39,6 +39,8 @@ struct gpushm_segment {
   [[nodiscard]] const gpushm::wire::segment& info() const noexcept { return mapping_->info(); }
   /// Throws invalid_argument for memory that was imported without a broker.
   [[nodiscard]] gpushm::client_detail::segment_lease& lease(std::string_view operation) const;
+  /// Precondition: it has a lease.
+  [[nodiscard]] gpushm::client_detail::broker_link& link() const noexcept { return *link_; }
   [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
   [[nodiscard]] std::chrono::milliseconds request_limit() const noexcept {
     return request_timeout_;
@@ -49,21 +51,21 @@ struct gpushm_segment {
   ~gpushm_segment() {
     if (forks_ != gpushm::client_detail::fork_count()) {
       gpushm::client_detail::leak(mapping_);
-      gpushm::client_detail::leak(leases_);
+      gpushm::client_detail::leak(link_);
       gpushm::client_detail::leak(client_);
       return;
     }
     const gpushm::base::held_log_lines lines;
-    if (leases_) {
-      leases_->release(std::move(mapping_));
+    if (link_) {
+      link_->leases().release(std::move(mapping_));
     }
     mapping_.reset();
-    leases_.reset();
+    link_.reset();
     client_.reset();
   }
 
   std::shared_ptr<const void> client_;  // destroyed last
-  std::shared_ptr<gpushm::client_detail::lease_table> leases_;
+  std::shared_ptr<gpushm::client_detail::broker_link> link_;
   std::shared_ptr<gpushm::client_detail::mapping> mapping_;
   std::chrono::milliseconds request_timeout_;
   std::uint64_t forks_ = gpushm::client_detail::fork_count();

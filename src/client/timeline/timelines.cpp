@@ -148,22 +148,23 @@ std::unique_ptr<gpushm_timeline> timelines::take_over(const std::string& name,
 
 namespace {
 
-std::string timelines_of(const wire::segment& segment) {
-  return segment.name + "/~timelines-" + std::to_string(segment.generation);
+std::string timelines_of(const segment_lease& segment) {
+  return segment.info().name + "/~timelines-" + std::to_string(segment.generation());
 }
 
 }  // namespace
 
 std::vector<std::unique_ptr<gpushm_timeline>> timelines::create_for(const gpushm_segment& segment,
                                                                     std::uint32_t count) {
-  if (!segment.lease("create timelines").is_creator()) {
+  const segment_lease& lease = segment.lease("create timelines");
+  if (!lease.is_creator()) {
     throw error(errc::invalid_argument,
                 "create timelines",
                 segment.info().name,
                 "another process has created this segment",
                 "create a timeline with a name of its own");
   }
-  const std::string name = timelines_of(segment.info());
+  const std::string name = timelines_of(lease);
   client_->check_usable("create", name);
   base::check_name("create", name);
   new_timelines wanted;
@@ -175,7 +176,7 @@ std::vector<std::unique_ptr<gpushm_timeline>> timelines::create_for(const gpushm
 std::unique_ptr<gpushm_timeline> timelines::open_for(const gpushm_segment& segment,
                                                      std::uint32_t index,
                                                      const open_options& options) {
-  auto opened = open_timelines(timelines_of(segment.lease("open timeline").info()), 0, options);
+  auto opened = open_timelines(timelines_of(segment.lease("open timeline")), 0, options);
   const wire::segment& memory = opened.lease->info();
   const wire::segment& with = segment.info();
   // Any process could have created that name.
