@@ -544,23 +544,32 @@ class Segment:
         Blocks for one round trip. Raises gpushm.InvalidArgumentError, TimedOutError.
         """
 
-    def suspend(self, contents: Literal['keep'] = 'keep') -> None:
+    def suspend(self, contents: Literal['keep', 'host', 'discard'] = 'keep') -> None:
         """
         Unmap the memory, and keep its address until :meth:`resume`.
 
         For all segments, arrays and tensors of this process that have this mapping: accesses fail as
         to unmapped memory (a fault of the process or of the GPU) until then. Finish all work that uses
-        it first; only work of the legacy default stream is detected. ``"keep"``: the memory stays with
-        the broker, and with the processes that have it. No effect if it is suspended so already.
+        it first; only work of the legacy default stream is detected. No effect if it is suspended so
+        already. Blocks for round trips to the broker, and while contents are copied.
+
+        ``"keep"``: the memory stays with the broker, and with the processes that have it. ``"host"``: it is
+        freed, and its contents are copied to host memory of this process. ``"discard"``: it is freed. The
+        last two are for the client that has created the segment, while nobody else has it; opens of its
+        name wait for the resume.
         Raises gpushm.NotSupportedError (the backend is neither ``"host"`` nor ``"cuda-vmm"``), InUseError,
-        InvalidArgumentError, BrokerGoneError, DriverError, ValueError.
+        InvalidArgumentError, OutOfMemoryError, NoSuchSegmentError (it was removed), BrokerGoneError,
+        DriverError, ValueError.
         """
 
     def resume(self) -> None:
         """
         Map the memory again, at the same address. After a failure it is suspended as before.
-        Raises gpushm.InvalidArgumentError (it is not suspended), DriverError, OutOfMemoryError,
-        TooManyDescriptorsError.
+
+        After ``suspend("host")`` it is a new segment of the same name, with the same contents, published
+        if it was; after ``suspend("discard")`` its contents are undefined, and it is not published.
+        Raises gpushm.InvalidArgumentError (it is not suspended), AlreadyExistsError (the name is in use),
+        OutOfMemoryError, QuotaExceededError, BrokerGoneError, DriverError, TooManyDescriptorsError.
         """
 
     def read(self, offset: int = 0, size: int | None = None, *, stream: object = None) -> bytes:

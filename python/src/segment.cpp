@@ -70,12 +70,13 @@ void unshare(segment_object& self) {
 }
 
 gpushm_suspend_mode to_suspend_mode(const std::string& text) {
-  for (const gpushm_suspend_mode mode : {GPUSHM_SUSPEND_KEEP}) {
+  for (const gpushm_suspend_mode mode :
+       {GPUSHM_SUSPEND_KEEP, GPUSHM_SUSPEND_HOST, GPUSHM_SUSPEND_DISCARD}) {
     if (to_string(gpushm_suspend_mode_name(mode)) == text) {
       return mode;
     }
   }
-  throw nb::value_error("contents is \"keep\"");
+  throw nb::value_error("contents is \"keep\", \"host\" or \"discard\"");
 }
 
 void suspend(segment_object& self, const std::string& contents) {
@@ -395,23 +396,37 @@ void register_segment(nb::module_& module) {
            nb::arg("contents") = "keep",
            nb::sig("def suspend(self, contents: str = 'keep') -> None"),
            "Unmap the memory, and keep its address until :meth:`resume`.\n\n"
-           "For all segments, arrays and tensors of this process that have this mapping: "
-           "accesses fail as\n"
+           "For all segments, arrays and tensors of this process that have this mapping: accesses "
+           "fail as\n"
            "to unmapped memory (a fault of the process or of the GPU) until then. Finish all work "
            "that uses\n"
-           "it first; only work of the legacy default stream is detected. ``\"keep\"``: the memory "
-           "stays with\n"
-           "the broker, and with the processes that have it. No effect if it is suspended so "
-           "already.\n"
+           "it first; only work of the legacy default stream is detected. No effect if it is "
+           "suspended so\n"
+           "already. Blocks for round trips to the broker, and while contents are copied.\n\n"
+           "``\"keep\"``: the memory stays with the broker, and with the processes that have it. "
+           "``\"host\"``: it is\n"
+           "freed, and its contents are copied to host memory of this process. ``\"discard\"``: it "
+           "is freed. The\n"
+           "last two are for the client that has created the segment, while nobody else has it; "
+           "opens of its\n"
+           "name wait for the resume.\n"
            "Raises gpushm.NotSupportedError (the backend is neither ``\"host\"`` nor "
            "``\"cuda-vmm\"``), InUseError,\n"
-           "InvalidArgumentError, BrokerGoneError, DriverError, ValueError.")
+           "InvalidArgumentError, OutOfMemoryError, NoSuchSegmentError (it was removed), "
+           "BrokerGoneError,\n"
+           "DriverError, ValueError.")
       .def("resume",
            resume,
            nb::sig("def resume(self) -> None"),
-           "Map the memory again, at the same address. After a failure it is suspended as before.\n"
-           "Raises gpushm.InvalidArgumentError (it is not suspended), DriverError, "
-           "OutOfMemoryError,\n"
+           "Map the memory again, at the same address. After a failure it is suspended as "
+           "before.\n\n"
+           "After ``suspend(\"host\")`` it is a new segment of the same name, with the same "
+           "contents, published\n"
+           "if it was; after ``suspend(\"discard\")`` its contents are undefined, and it is not "
+           "published.\n"
+           "Raises gpushm.InvalidArgumentError (it is not suspended), AlreadyExistsError (the name "
+           "is in use),\n"
+           "OutOfMemoryError, QuotaExceededError, BrokerGoneError, DriverError, "
            "TooManyDescriptorsError.")
       .def("read",
            read,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -84,6 +85,60 @@ def test_wrong_orders_and_arguments_change_nothing(written, opener):
         segment.suspend()
     with pytest.raises(gpushm.InvalidArgumentError):
         segment.resume()
+
+
+def test_contents_in_host_memory_come_back_and_waiting_opens_get_them(client, written, opener):
+    address, generation = written.view().data_ptr, written.generation
+    written.suspend("host")
+    assert written.state == "suspended"
+    with pytest.raises(gpushm.NoSuchSegmentError):
+        opener.open("s")
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(opener.open, "s", timeout=30)
+        written.resume()
+        segment = opened.result()
+    assert written.view().data_ptr == address
+    assert written.generation == segment.generation > generation
+    assert (segment.read(0, 6), segment.metadata) == (b"before", b"facts")
+    with pytest.raises(gpushm.InUseError, match="1 other connections have a lease"):
+        written.suspend("host")
+    assert written.state == "live"
+    segment.close()
+    wait_until(lambda: client.stat("s").leases == 1, "the lease ends")
+    written.suspend("host")
+    written.close()
+    assert client.list() == []
+
+
+def test_a_discarded_segment_is_published_again(client, written, opener):
+    generation = written.generation
+    written.suspend("discard")
+    with pytest.raises(gpushm.InvalidArgumentError, match="suspended with discard"):
+        written.suspend("keep")
+    written.resume()
+    assert written.generation > generation
+    assert written.metadata == b""
+    with pytest.raises(gpushm.NoSuchSegmentError):
+        opener.open("s")
+    written.fill(7)
+    written.publish(b"new")
+    segment = opener.open("s")
+    assert (segment.read(0, 2), segment.metadata, written.metadata) == (b"\7\7", b"new", b"new")
+
+
+def test_nothing_is_left_of_a_process_that_dies_with_its_contents_in_host_memory(client, start):
+    child = start("""
+        import gpushm, sys
+        segment = gpushm.connect(sys.argv[1]).create("t", 4096, device="host", lifetime="persistent")
+        segment.publish()
+        segment.suspend("host")
+        print(segment.state, flush=True)
+        sys.stdin.read()
+        """)
+    assert child.line() == "suspended"
+    child.kill()
+    assert client.list() == []
+    client.create("t", 4096, device="host")
 
 
 def test_the_lease_of_a_process_that_dies_suspended_ends(client, written, start):

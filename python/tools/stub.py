@@ -36,7 +36,7 @@ WORDS = {
     "access": ("read", "read-write"),
     "lifetime": ("leased", "persistent"),
     "mode": ("block", "latest", "share"),
-    "contents": ("keep",),
+    "contents": ("keep", "host", "discard"),
     "reading": ("auto", "cached", "direct"),
     "verify": ("auto", "full"),
     "state": (
