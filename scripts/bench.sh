@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs every Google Benchmark program of a build. Writes a JSON file for each, and prints a table. Skips gpushm_floods,
-# gpushm_pings, gpushm_frames, gpushm_ends, gpushm_load, gpushm_attach and gpushm_turns, which have different options.
+# gpushm_pings, gpushm_frames, gpushm_ends, gpushm_load, gpushm_attach, gpushm_suspend and gpushm_turns, which have different options.
 #
 #   scripts/bench.sh BUILD_DIR OUTPUT_DIR [PROGRAM...]        $BENCH_ARGS: more arguments of each
 set -euo pipefail
@@ -22,7 +22,7 @@ while IFS= read -r program; do
   "$program" --benchmark_out="$output/$name.json" --benchmark_out_format=json "${more[@]}"
 done < <(find "$build/bench" -type f -executable ! -name '*.so*' ! -name gpushm_bench_empty \
   ! -name gpushm_floods ! -name gpushm_pings ! -name gpushm_frames ! -name gpushm_ends ! -name gpushm_load \
-  ! -name gpushm_attach ! -name gpushm_turns | sort)
+  ! -name gpushm_attach ! -name gpushm_suspend ! -name gpushm_turns | sort)
 if [ $found = 0 ]; then
   echo "bench: $build/bench has no matching program" >&2
   exit 1

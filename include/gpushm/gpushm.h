@@ -231,7 +231,7 @@ typedef enum gpushm_event_kind GPUSHM_INT {
   /* a process that created or held the segment ended without a goodbye message; it can no longer
    * write (docs/sharing.md, "The fence") */
   GPUSHM_EVENT_PEER_DIED = 5,
-  GPUSHM_EVENT_RESYNC = 6,  /* events were lost (slow subscriber, or a new broker): list again */
+  GPUSHM_EVENT_RESYNC = 6,   /* events were lost (slow subscriber, or a new broker): list again */
   GPUSHM_EVENT_UNFENCED = 7, /* an operator dropped such a process's leases: it may still write */
   /* an alias of a version refers to another one; the event's name is the alias's, and its
    * generation that of the move */

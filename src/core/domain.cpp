@@ -585,8 +585,7 @@ void domain::publish(session_id session,
     throw error(errc::segment_removed,
                 {},
                 {},
-                reserved.loss
-                    ? "the GPU that had its memory was lost before it was published"
+                reserved.loss()    ? "the GPU that had its memory was lost before it was published"
                 : reserved.removed ? "the segment was removed before it was published"
                                    : "its version was removed before it was published",
                 "create it again");
@@ -836,7 +835,7 @@ void domain::lose_some() {
       continue;
     }
     const auto segment = segments_.find(word.generation);
-    if (segment == segments_.end() || segment->second->loss || !is_on(segment->second->device)) {
+    if (segment == segments_.end() || segment->second->loss() || !is_on(segment->second->device)) {
       continue;
     }
     if (!has_room_to_end(*segment->second)) {
@@ -849,7 +848,7 @@ void domain::lose_some() {
 
 /// Leases stay: their holders see the state.
 void domain::lose_device_of(segment& segment, base::device_loss loss) {
-  segment.loss = loss;
+  segment.set_loss(loss);
   if (segment.removed) {
     show(segment);
     return;

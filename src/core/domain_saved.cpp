@@ -65,7 +65,7 @@ saved_value domain::saved(const record_name& name) const {
         to.creator = from.creator;
         to.creator_session = from.creator_session;
         to.exporter_gone = from.exporter_gone;
-        to.loss = from.loss;
+        to.loss = from.loss();
         to.complete = from.complete;
         return to;
       }
@@ -306,7 +306,7 @@ void domain::restore_segment(gpushm::generation generation, const saved_segment&
   to.creator = saved.creator;
   to.creator_session = saved.creator_session;
   to.exporter_gone = saved.exporter_gone;
-  to.loss = saved.loss;
+  to.set_loss(saved.loss);
   to.complete = saved.complete;
   to.is_versioned = base::is_versioned_name(to.name);
   require(slots_.take({to.slot, generation, to.state()}),

@@ -67,13 +67,15 @@ struct segment : base::reservation, std::enable_shared_from_this<segment> {
   std::uint32_t slot = 0;
   std::uint32_t attached_chunks = 0;
   [[no_unique_address]] peer creator;  // the next members are in its padding
-  bool published = false;
+  bool published : 1 = false;
   bool is_versioned : 1 = false;  ///< it belongs to a version
   bool complete : 1 = false;      ///< a part that its creator has published; its version may not be
-  bool removed = false;
-  bool exporter_gone = false;  ///< its exporter has died; false again once it is removed by name
-  bool used = false;           ///< a lease other than the creator's ended since the last `released`
-  base::device_loss loss;      ///< of its GPU while it existed; it is also removed
+  bool removed : 1 = false;
+  bool exporter_gone : 1 =
+      false;          ///< its exporter has died; false again once it is removed by name
+  bool used = false;  ///< a lease other than the creator's ended since the last `released`
+  loss_cause lost_by = loss_cause::none;  ///< see `loss`
+  std::uint16_t lost_by_xid = 0;
   session_id creator_session = 0;  ///< 0 once that session has ended
   std::vector<lease> leases;
   std::shared_ptr<const metadata_block> metadata;  ///< null: none
@@ -82,9 +84,18 @@ struct segment : base::reservation, std::enable_shared_from_this<segment> {
   std::shared_ptr<charges> held;
   std::shared_ptr<core::payload> payload;
 
+  /// Returns the loss of its GPU while it existed; it is also removed then.
+  [[nodiscard]] base::device_loss loss() const noexcept { return {lost_by, lost_by_xid}; }
+  void set_loss(const base::device_loss& loss) noexcept {
+    constexpr std::uint32_t largest = 0xFFFF;  // the driver's are below 1,000
+    const bool fits = loss.xid <= largest;
+    lost_by = fits ? loss.cause : loss_cause::reported;
+    lost_by_xid = fits ? static_cast<std::uint16_t>(loss.xid) : std::uint16_t{0};
+  }
+
   /// As clients see it in the state table.
   [[nodiscard]] segment_state state() const noexcept {
-    return loss            ? segment_state::device_lost
+    return loss()          ? segment_state::device_lost
            : exporter_gone ? segment_state::exporter_gone
            : removed       ? segment_state::removed
                            : segment_state::live;

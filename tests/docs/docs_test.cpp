@@ -154,6 +154,8 @@ TEST_F(docs, protocol_md_lists_wire_values) {
       {"fence", "include/gpushm/types.hpp"},
       {"fence_wait", "include/gpushm/types.hpp"},
       {"loss_cause", "include/gpushm/types.hpp"},
+      {"version_state", "include/gpushm/types.hpp"},
+      {"version_change", "src/protocol/wire/messages.hpp"},
       {"verdict", "src/protocol/wire/messages.hpp"}};
   using entry = std::tuple<std::string, std::uint64_t, std::string>;
   std::set<entry> declared;

@@ -225,7 +225,7 @@ void effect_sink::send_event(session* session,
                                   change.generation(),
                                   change.leases,
                                   change.peer_pid,
-                                  change.kind == event_kind::removed ? change.of->loss
+                                  change.kind == event_kind::removed ? change.of->loss()
                                                                      : base::device_loss{}},
                       std::move(packet)));
   } catch (const std::bad_alloc&) {

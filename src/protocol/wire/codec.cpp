@@ -294,16 +294,17 @@ class encoder {
   }
   added add(const event& v) {
     const auto name = text(v.name);
-    return {fb::Body::Event,
-            fb::CreateEvent(builder_,
-                            enumerator("kind", v.kind, event_kind::published, event_kind::alias_moved),
-                            name,
-                            v.generation,
-                            v.leases,
-                            v.peer_pid,
-                            static_cast<std::uint8_t>(v.loss.cause),
-                            v.loss.xid)
-                .Union()};
+    return {
+        fb::Body::Event,
+        fb::CreateEvent(builder_,
+                        enumerator("kind", v.kind, event_kind::published, event_kind::alias_moved),
+                        name,
+                        v.generation,
+                        v.leases,
+                        v.peer_pid,
+                        static_cast<std::uint8_t>(v.loss.cause),
+                        v.loss.xid)
+            .Union()};
   }
   added add(const failure& v) {
     const auto cause = text(v.cause);
