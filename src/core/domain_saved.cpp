@@ -387,6 +387,7 @@ void domain::restore_waiting(std::uint64_t id, const saved_open& open) {
 void domain::restore_confirmation(std::uint64_t id, const saved_confirmation& confirmation) {
   const auto at = sessions_.find(confirmation.session);
   require(at != sessions_.end(), "an open belongs to no session");
+  base::check_segment_name({}, confirmation.request.name);
   require(id < next_confirmation_, "a confirmation has a number that was not given out");
   confirming_.emplace(id,
                       waiting_confirmation{confirmation.session,
@@ -479,6 +480,7 @@ void domain::restore_indexes() {
       require(ends_with(held.holder), "a lease belongs to no session");
     }
   }
+  versions_.finish_restoring();
   versions_.visit_building([&](std::uint64_t id, session_id builder) {
     const auto at = over.find(builder);
     require(at != over.end() || sessions_.contains(builder), "a version belongs to no session");

@@ -681,6 +681,16 @@ void version_table::restore(std::uint32_t slot, const saved_alias& saved) {
   require(by_slot_.emplace(slot, &made).second, "two aliases have one slot");
 }
 
+void version_table::finish_restoring() noexcept {
+  for (auto& [base, owner] : names_) {
+    for (auto& [number, each] : owner.versions) {
+      if (each.state == state::published && !is_referred_to(owner, number)) {
+        left_.splice(left_.end(), each.leaving);
+      }
+    }
+  }
+}
+
 void version_table::restore_segment(std::string_view base,
                                     std::uint64_t number,
                                     std::string_view part_name,

@@ -251,6 +251,9 @@ class version_table {
                        gpushm::generation generation,
                        std::uint64_t bytes,
                        bool is_complete);
+  /// After all of them: `left_by_alias` returns the segments of each published version to which no
+  /// alias refers, as which ones were returned before is not saved.
+  void finish_restoring() noexcept;
 
   [[nodiscard]] std::size_t name_count() const noexcept { return names_.size(); }
   [[nodiscard]] std::size_t segment_count() const noexcept { return segments_.size(); }

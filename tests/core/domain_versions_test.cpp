@@ -254,6 +254,18 @@ TEST_F(domain_versions, tell_the_holders_of_what_an_alias_has_left) {
   }));
 }
 
+TEST_F(domain_versions, tell_the_holders_also_after_a_restart) {
+  const auto one = version();
+  opened("w/x@latest");
+  version();
+  seen_.settle();
+  restart();
+  seen_.losses().clear();
+  work();
+  ASSERT_EQ(seen_.losses().size(), 1U);
+  EXPECT_EQ(seen_.losses()[0], (recorder::loss{reader, one, event_kind::alias_moved}));
+}
+
 TEST_F(domain_versions, refuse_what_cannot_be_part_of_one) {
   create({"r0"});
   EXPECT_EQ(code_of([&] { reserve("w/x@latest/r0"); }), errc::invalid_argument);

@@ -79,8 +79,10 @@ TEST_F(docs, errors_md_lists_exactly_the_errcs) {
 TEST_F(docs, man_page_lists_exactly_the_functions) {
   std::set<std::string> declared;
   const std::regex declaration(R"(GPUSHM_API [^;(]*?\b(gpushm_\w+)\()");
-  for (const char* path :
-       {"include/gpushm/gpushm.h", "include/gpushm/descriptor.h", "include/gpushm/broker.h"}) {
+  for (const char* path : {"include/gpushm/gpushm.h",
+                           "include/gpushm/descriptor.h",
+                           "include/gpushm/versions.h",
+                           "include/gpushm/broker.h"}) {
     const std::string header = source_file(path);
     for (std::sregex_iterator at(header.begin(), header.end(), declaration);
          at != std::sregex_iterator();
