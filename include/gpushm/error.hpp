@@ -62,7 +62,7 @@ enum class errc : std::uint16_t {
   too_many_waits = GPUSHM_ERRC_TOO_MANY_WAITS,
   invalid_file = GPUSHM_ERRC_INVALID_FILE,
   not_supported = GPUSHM_ERRC_NOT_SUPPORTED,
-  in_use = GPUSHM_ERRC_IN_USE,
+  segment_busy = GPUSHM_ERRC_SEGMENT_BUSY,
   // end: scripts/error_codes.py
 };
 

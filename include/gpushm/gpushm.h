@@ -140,7 +140,7 @@ typedef enum gpushm_errc GPUSHM_INT {
   GPUSHM_ERRC_TOO_MANY_WAITS = 42,     /* as many streams wait as CUDA has connections */
   GPUSHM_ERRC_INVALID_FILE = 43,       /* a file is truncated, or not what its format defines */
   GPUSHM_ERRC_NOT_SUPPORTED = 44,      /* memory of this kind cannot do that */
-  GPUSHM_ERRC_IN_USE = 45              /* GPU work, another handle or another process uses it */
+  GPUSHM_ERRC_SEGMENT_BUSY = 45        /* GPU work, another handle or another process uses it */
 } gpushm_errc;
 
 /* How a mapping may be used. A promise of the importer that guards against mistakes, not against
@@ -710,11 +710,11 @@ GPUSHM_API gpushm_errc gpushm_segment_unshare(gpushm_segment* segment);
  *
  * No CPU, GPU, stream, graph, timeline or other library may use the memory or have it registered,
  * from this call until the resume. Only work of the legacy default stream of the GPU that uses it
- * is detected (in_use); synchronize all others first. Does not wait for GPU work; blocks while the
- * driver unmaps, for round trips to the broker unless this process has kept the descriptors, and
- * while GPUSHM_SUSPEND_HOST copies. After a failure the segment is mapped as before, unless its
- * state is GPUSHM_SEGMENT_SUSPENDED: then the driver has failed, and it is suspended in the mode
- * GPUSHM_SUSPEND_KEEP.
+ * is detected (segment_busy); synchronize all others first. Does not wait for GPU work; blocks
+ * while the driver unmaps, for round trips to the broker unless this process has kept the
+ * descriptors, and while GPUSHM_SUSPEND_HOST copies. After a failure the segment is mapped as
+ * before, unless its state is GPUSHM_SEGMENT_SUSPENDED: then the driver has failed, and it is
+ * suspended in the mode GPUSHM_SUSPEND_KEEP.
  *
  * Fails with not_supported (the backend is neither host nor cuda_vmm: nothing has changed), in_use
  * (also: other handles, mappings or connections have it), invalid_argument (suspended in another

@@ -557,7 +557,7 @@ class Segment:
         freed, and its contents are copied to host memory of this process. ``"discard"``: it is freed. The
         last two are for the client that has created the segment, while nobody else has it; opens of its
         name wait for the resume.
-        Raises gpushm.NotSupportedError (the backend is neither ``"host"`` nor ``"cuda-vmm"``), InUseError,
+        Raises gpushm.NotSupportedError (the backend is neither ``"host"`` nor ``"cuda-vmm"``), SegmentBusyError,
         InvalidArgumentError, OutOfMemoryError, NoSuchSegmentError (it was removed), BrokerGoneError,
         DriverError, ValueError.
         """
@@ -1212,7 +1212,7 @@ class Broker:
         ``accept_fake_chunks``: for the fake driver of tests. ``limits``: by their names in
         ``gpushm_broker_limits`` (broker.h), such as ``quota_bytes`` and ``max_segments``.
 
-        Blocks until clients can connect. Raises gpushm.AddressInUseError, PermissionDeniedError,
+        Blocks until clients can connect. Raises gpushm.AddressSegmentBusyError, PermissionDeniedError,
         InvalidArgumentError, TypeError for an unknown limit, ValueError.
         """
 
@@ -1255,7 +1255,7 @@ class FileExport:
         """
         Start the broker; :meth:`write` writes the file. ``accept_fake_chunks``: as :class:`Broker`.
 
-        Blocks until clients can connect. Raises gpushm.AddressInUseError (a live exporter's),
+        Blocks until clients can connect. Raises gpushm.AddressSegmentBusyError (a live exporter's),
         PermissionDeniedError, InvalidArgumentError (a path too long for a socket's address).
         """
 
@@ -1270,7 +1270,7 @@ class FileExport:
     def write(self, segment: Segment) -> None:
         """
         Write the file, or replace it: it describes ``segment``, a published one of :attr:`client`.
-        Raises gpushm.InvalidArgumentError, AddressInUseError, PermissionDeniedError.
+        Raises gpushm.InvalidArgumentError, AddressSegmentBusyError, PermissionDeniedError.
         """
 
     @property
@@ -1415,7 +1415,7 @@ def write_ticket_file(path: str | os.PathLike[str], ticket: bytes, *, mode: int 
     """
     Write a ticket for :func:`import_file`. The file is removed when the result is closed, and
     a reader sees when this process has died. Replaces the file of a dead process.
-    Raises gpushm.AddressInUseError (a live process's file), PermissionDeniedError.
+    Raises gpushm.AddressSegmentBusyError (a live process's file), PermissionDeniedError.
     """
 
 def import_timeline(ticket: bytes, *, directory: str | os.PathLike[str] | None = None) -> Timeline:

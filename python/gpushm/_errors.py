@@ -55,7 +55,7 @@ __all__ = [
     "TooManyWaitsError",
     "InvalidFileError",
     "NotSupportedError",
-    "InUseError",
+    "SegmentBusyError",
     # end: scripts/error_codes.py
 ]
 
@@ -107,7 +107,7 @@ class ErrorCode(enum.IntEnum):
     TOO_MANY_WAITS = 42
     INVALID_FILE = 43
     NOT_SUPPORTED = 44
-    IN_USE = 45
+    SEGMENT_BUSY = 45
     # end: scripts/error_codes.py
 
     @classmethod
@@ -348,7 +348,7 @@ class NotSupportedError(Error):
     """Memory of this kind cannot do that."""
 
 
-class InUseError(Error):
+class SegmentBusyError(Error):
     """GPU work, another handle or another process uses it."""
 
 

@@ -411,7 +411,7 @@ void register_segment(nb::module_& module) {
            "opens of its\n"
            "name wait for the resume.\n"
            "Raises gpushm.NotSupportedError (the backend is neither ``\"host\"`` nor "
-           "``\"cuda-vmm\"``), InUseError,\n"
+           "``\"cuda-vmm\"``), SegmentBusyError,\n"
            "InvalidArgumentError, OutOfMemoryError, NoSuchSegmentError (it was removed), "
            "BrokerGoneError,\n"
            "DriverError, ValueError.")

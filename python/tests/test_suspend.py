@@ -100,7 +100,7 @@ def test_contents_in_host_memory_come_back_and_waiting_opens_get_them(client, wr
     assert written.view().data_ptr == address
     assert written.generation == segment.generation > generation
     assert (segment.read(0, 6), segment.metadata) == (b"before", b"facts")
-    with pytest.raises(gpushm.InUseError, match="1 other connections have a lease"):
+    with pytest.raises(gpushm.SegmentBusyError, match="1 other connections have a lease"):
         written.suspend("host")
     assert written.state == "live"
     segment.close()

@@ -196,7 +196,7 @@ TEST_P(suspend_conformance, work_in_flight_on_the_default_stream_is_detected) {
   ASSERT_EQ(cu->cuStreamCreate(&other, cuda::CU_STREAM_NON_BLOCKING), cuda::CUDA_SUCCESS);
   ASSERT_EQ(cu->cuStreamWaitValue64_v2(nullptr, word, 1, cuda::CU_STREAM_WAIT_VALUE_EQ),
             cuda::CUDA_SUCCESS);
-  const std::string refused = error_of([&] { seen.suspend(); }, errc::in_use);
+  const std::string refused = error_of([&] { seen.suspend(); }, errc::segment_busy);
   const segment_state state = seen.state();
   EXPECT_EQ(cu->cuStreamWriteValue64_v2(other, word, 1, 0), cuda::CUDA_SUCCESS);
   EXPECT_EQ(cu->cuStreamSynchronize(nullptr), cuda::CUDA_SUCCESS);
@@ -227,7 +227,7 @@ TEST_P(suspend_conformance, captures_are_detected_and_continue) {
   ASSERT_EQ(cu->cuStreamBeginCapture_v2(captured, cuda::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
             cuda::CUDA_SUCCESS);
   EXPECT_EQ(
-      error_of([&] { seen.suspend(); }, errc::in_use),
+      error_of([&] { seen.suspend(); }, errc::segment_busy),
       "suspend \"w\": a stream of its GPU is captured for a graph (finish the capture first)");
   EXPECT_EQ(seen.state(), segment_state::live);
   cuda::CUgraph graph = nullptr;
@@ -331,12 +331,12 @@ TEST_P(suspend_conformance, contents_in_host_memory_are_resumed_and_waiting_open
     EXPECT_EQ(seen.lifetime(), lifetime::persistent);
     EXPECT_TRUE(bytes_of(seen) == contents_);
     EXPECT_TRUE(bytes_of(written) == contents_);
-    EXPECT_EQ(code_of([&] { written.suspend(suspend_mode::host); }), errc::in_use);
+    EXPECT_EQ(code_of([&] { written.suspend(suspend_mode::host); }), errc::segment_busy);
     EXPECT_EQ(written.state(), segment_state::live);
     contents_ = pattern(contents_.size(), 20 + static_cast<unsigned>(round));
     written.write(0, contents_);
     seen.reset();
-    EXPECT_EQ(code_of([&] { written.suspend(suspend_mode::host); }), errc::in_use)
+    EXPECT_EQ(code_of([&] { written.suspend(suspend_mode::host); }), errc::segment_busy)
         << "the other client's cache has it";
     consumer_->trim();
     settle();
@@ -348,7 +348,7 @@ TEST_P(suspend_conformance, what_others_have_is_only_suspended_with_keep) {
   segment written = make_written(lifetime::leased);
   written.publish();
   const auto refused = [&](suspend_mode mode) {
-    const std::string text = error_of([&] { written.suspend(mode); }, errc::in_use);
+    const std::string text = error_of([&] { written.suspend(mode); }, errc::segment_busy);
     EXPECT_EQ(written.state(), segment_state::live);
     EXPECT_TRUE(bytes_of(written) == contents_);
     return text;

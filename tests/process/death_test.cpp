@@ -299,6 +299,8 @@ TEST_F(death_of_client, forked_child_gets_errors_and_changes_nothing) {
                 "child " + std::string(call) + ": forked");
     }
     parent.wait_for_line("^child waits$", seconds(10));
+    // The child may be faster than its parent, which publishes after the fork.
+    EXPECT_TRUE(eventually([&] { return client_.list().size() == 1; }, seconds(20)));
     parent.close_stdin();
     EXPECT_TRUE(eventually([&] { return !process_is_alive(forked); }, seconds(20)));
     // The child's end must not be mistaken for its parent's.

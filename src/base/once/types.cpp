@@ -26,7 +26,7 @@ constexpr auto errc_names = std::to_array<std::string_view>({
     "address_in_use", "ambiguous_domain", "unknown", "already_published", "segment_removed",
     "system_error", "not_exportable", "pid_collision", "gone_or_replaced", "invalid_ticket",
     "peer_unreachable", "share_exceeded", "writer_ending", "cancelled", "value_out_of_range",
-    "too_many_waits", "invalid_file", "not_supported", "in_use",
+    "too_many_waits", "invalid_file", "not_supported", "segment_busy",
     // end: scripts/error_codes.py
     // clang-format on
 });

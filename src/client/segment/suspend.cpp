@@ -87,7 +87,7 @@ void check_idle(const gpushm_segment& segment) {
   }
   const std::string& name = segment.info().name;
   const auto refuse = [&](std::string_view cause, std::string_view next_step) {
-    throw error(errc::in_use, "suspend", name, cause, next_step);
+    throw error(errc::segment_busy, "suspend", name, cause, next_step);
   };
   const auto& cu = driver::cuda_driver::instance();
   cuda::CUdevice device = 0;
@@ -144,18 +144,18 @@ void check_sole_user(const gpushm_segment& segment, segment_lease& lease) {
                 "the segment is mapped for reading only",
                 "use the object that created it");
   }
-  const auto in_use = [&](const std::string& cause, std::string_view next_step) {
-    return error(errc::in_use, "suspend", name, cause, next_step);
+  const auto busy = [&](const std::string& cause, std::string_view next_step) {
+    return error(errc::segment_busy, "suspend", name, cause, next_step);
   };
   lease_table& leases = segment.link().leases();
   if (leases.users(segment.mapped()) > 1) {
-    throw in_use("this process has also opened the segment",
-                 "close what it has opened, or suspend it with keep");
+    throw busy("this process has also opened the segment",
+               "close what it has opened, or suspend it with keep");
   }
   leases.end_unused(lease);
   if (lease.has_other_mappings(segment.mapped())) {
-    throw in_use("this process has the segment mapped for another access or device",
-                 "close what it has opened, or suspend it with keep");
+    throw busy("this process has the segment mapped for another access or device",
+               "close what it has opened, or suspend it with keep");
   }
   reply got = lease.broker()->request(wire::stat{name, lease.generation()},
                                       {"suspend", name},
@@ -165,8 +165,8 @@ void check_sole_user(const gpushm_segment& segment, segment_lease& lease) {
     throw unexpected_reply({"suspend", name});
   }
   if (const std::uint32_t all = page->segments.front().leases; all > 1) {
-    throw in_use(std::to_string(all - 1) + " other connections have a lease",
-                 "have them close the segment, or suspend it with keep");
+    throw busy(std::to_string(all - 1) + " other connections have a lease",
+               "have them close the segment, or suspend it with keep");
   }
 }
 
