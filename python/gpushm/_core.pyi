@@ -1030,6 +1030,58 @@ class Client:
         a segment without tensors, and ProtocolError for a damaged or hostile one.
         """
 
+    def create_version(self, name: str, parts: Sequence[str] = (), *, number: int | None = None, keep: int = 1, keep_bytes: int | None = None) -> int:
+        """
+        Begin the next version of a name, and return its number.
+
+        Create and publish its parts by their names, ``f"{name}@{number}/{part}"``, or, if ``parts`` is
+        empty, ``f"{name}@{number}"``; other processes of this user in this container can do so, too.
+        Nobody else sees any part before the last one is published. That publishes the version, and
+        ``name@latest`` refers to it. If this process, or one that has created a part, ends before, all of
+        it is removed.
+
+        ``number``: higher than those of all versions of the name so far; ``None``: the next one.
+        ``keep``, ``keep_bytes``: how many published versions of the name stay, and how many bytes of them
+        (``None``: no limit), although no process has them open and no alias refers to them.
+
+        Raises gpushm.InvalidArgumentError, AlreadyExistsError (a segment has the bare name),
+        PermissionDeniedError (another user's versions), ShareExceededError,
+        UnsupportedVersionError (an older broker).
+        """
+
+    def withdraw_version(self, name: str, number: int) -> None:
+        """
+        Let ``name@latest`` refer to the newest other version.
+
+        Raises gpushm.NoSuchSegmentError, PermissionDeniedError.
+        """
+
+    def move_alias(self, name: str, alias: str, number: int) -> None:
+        """
+        Let ``name@alias`` refer to a published version, for all who open it from then on.
+
+        Creates the alias if there is none: a lower-case letter and up to 31 lower-case letters, digits and
+        hyphens, not "latest". Raises gpushm.NoSuchSegmentError, InvalidArgumentError (not published),
+        PermissionDeniedError, ShareExceededError.
+        """
+
+    def remove_alias(self, name: str, alias: str) -> None:
+        """
+        Raises gpushm.NoSuchSegmentError, InvalidArgumentError ("latest"), PermissionDeniedError.
+        """
+
+    def resolve_version(self, name: str) -> int:
+        """
+        The number of the published version that a name refers to.
+
+        ``name``: ``name@alias``, ``name@number``, or ``name``, which means ``name@latest``. Processes that
+        open parts of one version resolve it once, and open ``f"{name}@{number}/{part}"``.
+        Raises gpushm.NoSuchSegmentError, which says which ones exist.
+        """
+
+    def versions(self, name: str) -> list[VersionInfo]:
+        """The versions of a name, the newest first; empty if there are none."""
+
     def list(self, prefix: str = '') -> list[SegmentInfo]:
         """
         Published segments, and this client's unpublished ones, whose names begin with ``prefix``,
@@ -1212,7 +1264,7 @@ class Broker:
         ``accept_fake_chunks``: for the fake driver of tests. ``limits``: by their names in
         ``gpushm_broker_limits`` (broker.h), such as ``quota_bytes`` and ``max_segments``.
 
-        Blocks until clients can connect. Raises gpushm.AddressSegmentBusyError, PermissionDeniedError,
+        Blocks until clients can connect. Raises gpushm.AddressInUseError, PermissionDeniedError,
         InvalidArgumentError, TypeError for an unknown limit, ValueError.
         """
 
@@ -1255,7 +1307,7 @@ class FileExport:
         """
         Start the broker; :meth:`write` writes the file. ``accept_fake_chunks``: as :class:`Broker`.
 
-        Blocks until clients can connect. Raises gpushm.AddressSegmentBusyError (a live exporter's),
+        Blocks until clients can connect. Raises gpushm.AddressInUseError (a live exporter's),
         PermissionDeniedError, InvalidArgumentError (a path too long for a socket's address).
         """
 
@@ -1270,7 +1322,7 @@ class FileExport:
     def write(self, segment: Segment) -> None:
         """
         Write the file, or replace it: it describes ``segment``, a published one of :attr:`client`.
-        Raises gpushm.InvalidArgumentError, AddressSegmentBusyError, PermissionDeniedError.
+        Raises gpushm.InvalidArgumentError, AddressInUseError, PermissionDeniedError.
         """
 
     @property
@@ -1415,7 +1467,7 @@ def write_ticket_file(path: str | os.PathLike[str], ticket: bytes, *, mode: int 
     """
     Write a ticket for :func:`import_file`. The file is removed when the result is closed, and
     a reader sees when this process has died. Replaces the file of a dead process.
-    Raises gpushm.AddressSegmentBusyError (a live process's file), PermissionDeniedError.
+    Raises gpushm.AddressInUseError (a live process's file), PermissionDeniedError.
     """
 
 def import_timeline(ticket: bytes, *, directory: str | os.PathLike[str] | None = None) -> Timeline:
