@@ -16,6 +16,7 @@ from gpushm._types import (
     ProducerStats,
     SegmentInfo,
     TicketInfo,
+    VersionInfo,
     WaitingStreams,
 )
 

@@ -100,7 +100,14 @@ class Event(NamedTuple):
     """An event of a segment."""
 
     kind: Literal[
-        "published", "opened", "released", "removed", "peer-died", "resync", "unfenced", "alias-moved"
+        "published",
+        "opened",
+        "released",
+        "removed",
+        "peer-died",
+        "resync",
+        "unfenced",
+        "alias-moved",
     ]
     name: str
     generation: int

@@ -88,7 +88,9 @@ sys.stdin.readline()
 
 def test_what_lies_under_a_version_goes_with_it(client: gpushm.Client) -> None:
     number = publish(client, "w/x")
-    with client.create(f"w/x@{number}/kernels", PAGE, device="host", lifetime="persistent") as cache:
+    with client.create(
+        f"w/x@{number}/kernels", PAGE, device="host", lifetime="persistent"
+    ) as cache:
         cache.publish()
     assert value(client, "w/x@latest/kernels") == 0
     client.remove(f"w/x@{number}")

@@ -26,6 +26,7 @@ from gpushm._types import (
     ProducerStats,
     SegmentInfo,
     TicketInfo,
+    VersionInfo,
     WaitingStreams,
 )
 

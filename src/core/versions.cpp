@@ -29,13 +29,17 @@ error too_many(std::size_t limit, std::string_view what_there_are, std::string_v
           next_step};
 }
 
+error inconsistent(std::string_view cause) {
+  return {errc::invalid_argument,
+          {},
+          {},
+          "the saved state is inconsistent: " + std::string(cause),
+          "report this as a bug"};
+}
+
 void require(bool holds, std::string_view otherwise) {
   if (!holds) {
-    throw error(errc::invalid_argument,
-                {},
-                {},
-                "the saved state is inconsistent: " + std::string(otherwise),
-                "report this as a bug");
+    throw inconsistent(otherwise);
   }
 }
 
@@ -698,7 +702,9 @@ void version_table::restore_segment(std::string_view base,
                                     std::uint64_t bytes,
                                     bool is_complete) {
   version* const known = find(names_, base, number);
-  require(known != nullptr, "a segment belongs to no version");
+  if (known == nullptr) {
+    throw inconsistent("a segment belongs to no version");
+  }
   version& in = *known;
   require(in.owner->aliases.contains(latest_alias), "a name has no alias latest");
   place made{&in, place::none, bytes, false};
