@@ -121,8 +121,9 @@ class version_table {
   template <typename Visit>
   void visit_versions(std::string_view base, Visit&& visit) const {
     if (const auto owner = names_.find(base); owner != names_.end()) {
-      for (auto at = owner->second.versions.rbegin(); at != owner->second.versions.rend(); ++at) {
-        const version& each = at->second;
+      auto at = owner->second.versions.rbegin();
+      while (at != owner->second.versions.rend()) {
+        const version& each = (at++)->second;
         visit(each.number, each.state, each.withdrawn, each.bytes, each.held);
       }
     }
