@@ -757,6 +757,7 @@ class domain {
   void show(const segment& segment);
 
   void take_lease(session_id session, segment& segment);
+  void erase_lease(segment& segment, std::vector<lease>::iterator at) noexcept;
   /// `actor`: null: the session's process.
   void end_lease(session_id session,
                  segment& segment,

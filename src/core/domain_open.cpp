@@ -89,6 +89,14 @@ void domain::take_lease(session_id session, segment& segment) {
   }
 }
 
+void domain::erase_lease(segment& segment, std::vector<lease>::iterator at) noexcept {
+  segment.leases.erase(at);
+  if (segment.is_versioned && segment.leases.empty()) {
+    versions_.release(segment.generation);
+  }
+  --lease_count_;
+}
+
 void domain::end_lease(session_id session,
                        segment& segment,
                        std::uint32_t count,
@@ -108,11 +116,7 @@ void domain::end_lease(session_id session,
   }
   segment.used = segment.used || (at->used && session != segment.creator_session);
   note(record_kind::segment, segment.generation);
-  segment.leases.erase(at);
-  if (segment.is_versioned && segment.leases.empty()) {
-    versions_.release(segment.generation);
-  }
-  --lease_count_;
+  erase_lease(segment, at);
   if (const auto holder = sessions_.find(session); holder != sessions_.end()) {
     holder->second.leased.erase(segment.generation);
     if (session != segment.creator_session) {  // the creator's is charged with the segment

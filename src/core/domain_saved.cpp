@@ -7,21 +7,12 @@
 #include "base/segments/exporter_bound.hpp"
 #include "base/segments/versioned_names.hpp"
 #include "core/domain.hpp"
+#include "core/inconsistent.hpp"
 #include "core/saved_state.hpp"
 
 namespace gpushm::core {
 
 namespace {
-
-void require(bool holds, std::string_view otherwise) {
-  if (!holds) {
-    throw error(errc::invalid_argument,
-                {},
-                {},
-                "the saved state is inconsistent: " + std::string(otherwise),
-                "report this as a bug");
-  }
-}
 
 template <typename Map>
 const typename Map::mapped_type* find_in(const Map& map, const typename Map::key_type& key) {

@@ -345,11 +345,7 @@ void domain::end_lease_of_ended_session(session_id id,
   note(record_kind::segment, segment.generation);
   note(record_kind::lease, segment.generation, id);
   if (held) {
-    segment.leases.erase(own);
-    if (segment.is_versioned && segment.leases.empty()) {
-      versions_.release(segment.generation);
-    }
-    --lease_count_;
+    erase_lease(segment, own);
   }
   if (base::ends_with_creator(segment.backend)) {
     end_with_exporter(segment, end, actor);

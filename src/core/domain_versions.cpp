@@ -2,13 +2,13 @@
 // Versions of names, and aliases (docs/adr/0046).
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <utility>
 
 #include "base/segments/exporter_bound.hpp"
 #include "base/segments/names.hpp"
 #include "base/segments/versioned_names.hpp"
 #include "core/domain.hpp"
+#include "core/inconsistent.hpp"
 
 namespace gpushm::core {
 
@@ -17,6 +17,14 @@ namespace {
 /// Kept for a version, besides its names, and for each of its parts.
 constexpr std::uint64_t version_cost = 1'024;
 constexpr std::uint64_t part_cost = 192;
+
+std::uint64_t memory_of(const std::string& base, const std::vector<std::string>& parts) {
+  std::uint64_t memory = version_cost + base.size();
+  for (const std::string& part : parts) {
+    memory += part_cost + part.size();
+  }
+  return memory;
+}
 
 std::string versioned(std::string_view base, std::uint64_t number) {
   return base::text_of({base, number, {}, {}});
@@ -107,13 +115,7 @@ segment* domain::published_of(std::string_view name) const noexcept {
     at = of_name(published_, name);
   } else if (const std::uint64_t number = versions_.target_of(parsed.base, parsed.alias)) {
     std::array<char, 2 * max_name_bytes> text{};
-    char* end = std::copy(parsed.base.begin(), parsed.base.end(), text.begin());
-    *end++ = '@';
-    end = std::to_chars(end, text.data() + text.size(), number).ptr;
-    if (!parsed.part.empty()) {
-      *end++ = '/';
-      end = std::copy(parsed.part.begin(), parsed.part.end(), end);
-    }
+    const char* const end = base::write_text(text.data(), {parsed.base, number, {}, parsed.part});
     at = of_name(published_, {text.data(), static_cast<std::size_t>(end - text.data())});
   }
   return at != nullptr && versions_.is_visible(at->generation) ? at : nullptr;
@@ -193,13 +195,9 @@ std::uint64_t domain::create_version(session_id session, const version_request& 
   }
   check_manages(session, wanted.base);
   const bool is_new_name = !versions_.has_name(wanted.base);
-  std::uint64_t memory = version_cost + wanted.base.size();
-  for (const std::string& part : wanted.parts) {
-    memory += part_cost + part.size();
-  }
   const std::uint64_t id = next_generation_;
   charges held = new_charges(session);
-  held.take(resource::memory_bytes, memory);
+  held.take(resource::memory_bytes, memory_of(wanted.base, wanted.parts));
   charges held_of_alias = new_charges(session);
   std::uint32_t slot = 0;
   if (is_new_name) {
@@ -463,10 +461,8 @@ void domain::wake_under_aliases(const segment& published) noexcept {
     if (number != parsed.number) {
       return;
     }
-    std::array<char, max_name_bytes + base::max_alias_bytes + 1> text{};
-    char* end = std::copy(parsed.base.begin(), parsed.base.end(), text.begin());
-    *end++ = '@';
-    end = std::copy(alias.begin(), alias.end(), end);
+    std::array<char, 2 * max_name_bytes> text{};
+    const char* const end = base::write_text(text.data(), {parsed.base, 0, alias, {}});
     wake_alias({text.data(), static_cast<std::size_t>(end - text.data())});
   });
 }
@@ -524,11 +520,7 @@ void domain::work_on_versions() {
 void domain::restore_version(std::uint64_t id, const saved_version& saved) {
   versions_.restore(id, saved);
   charges held = charges_of(saved.creator);
-  std::uint64_t memory = version_cost + saved.base.size();
-  for (const std::string& part : saved.parts) {
-    memory += part_cost + part.size();
-  }
-  held.charge(resource::memory_bytes, memory);
+  held.charge(resource::memory_bytes, memory_of(saved.base, saved.parts));
   const auto builder = sessions_.find(saved.session);
   if (builder != sessions_.end() && saved.state == version_state::building) {
     builder->second.building.insert(id);
@@ -540,15 +532,10 @@ void domain::restore_version(std::uint64_t id, const saved_version& saved) {
 
 void domain::restore_alias(std::uint32_t slot, const saved_alias& saved) {
   versions_.restore(slot, saved);
-  if (!slots_.take({slot,
-                    saved.generation,
-                    saved.number != 0 ? segment_state::live : segment_state::removed})) {
-    throw error(errc::invalid_argument,
-                {},
-                {},
-                "the saved state is inconsistent: an alias has the slot of another object",
-                "report this as a bug");
-  }
+  require(slots_.take({slot,
+                       saved.generation,
+                       saved.number != 0 ? segment_state::live : segment_state::removed}),
+          "an alias has the slot of another object");
   const peer* const owner = versions_.owner_of(saved.base);
   charges held = charges_of(*owner);
   held.charge(resource::segments, 1);

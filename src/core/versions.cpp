@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/segments/versioned_names.hpp"
+#include "core/inconsistent.hpp"
 #include "gpushm/error.hpp"
 
 namespace gpushm::core {
@@ -27,20 +28,6 @@ error too_many(std::size_t limit, std::string_view what_there_are, std::string_v
           {},
           "there are " + std::to_string(limit) + " " + std::string(what_there_are) + ", the limit",
           next_step};
-}
-
-error inconsistent(std::string_view cause) {
-  return {errc::invalid_argument,
-          {},
-          {},
-          "the saved state is inconsistent: " + std::string(cause),
-          "report this as a bug"};
-}
-
-void require(bool holds, std::string_view otherwise) {
-  if (!holds) {
-    throw inconsistent(otherwise);
-  }
 }
 
 error latest_follows() {
@@ -208,9 +195,8 @@ void version_table::fail(std::uint64_t id, gpushm::generation next) noexcept {
 }
 
 void version_table::fail_of(gpushm::generation generation, gpushm::generation next) noexcept {
-  const auto at = segments_.find(generation);
-  if (at != segments_.end() && at->second.part != place::none) {
-    fail(at->second.in->origin.id, next);
+  if (const place* const part = find_part(generation)) {
+    fail(part->in->origin.id, next);
   }
 }
 
@@ -290,24 +276,24 @@ void version_table::unreserve(gpushm::generation generation) noexcept {
   }
 }
 
-bool version_table::is_part(gpushm::generation generation) const noexcept {
+const version_table::place* version_table::find_part(gpushm::generation generation) const noexcept {
   const auto at = segments_.find(generation);
-  return at != segments_.end() && at->second.part != place::none;
+  return at == segments_.end() || at->second.part == place::none ? nullptr : &at->second;
+}
+
+bool version_table::is_part(gpushm::generation generation) const noexcept {
+  return find_part(generation) != nullptr;
 }
 
 bool version_table::is_part_being_built(gpushm::generation generation) const noexcept {
-  const auto at = segments_.find(generation);
-  return at != segments_.end() && at->second.part != place::none &&
-         at->second.in->state == state::building;
+  const place* const part = find_part(generation);
+  return part != nullptr && part->in->state == state::building;
 }
 
 bool version_table::is_last_part(gpushm::generation generation) const noexcept {
-  const auto at = segments_.find(generation);
-  if (at == segments_.end() || at->second.part == place::none) {
-    return false;
-  }
-  const version& in = *at->second.in;
-  return in.state == state::building && in.incomplete == 1 && !in.parts[at->second.part].complete;
+  const place* const part = find_part(generation);
+  return part != nullptr && part->in->state == state::building && part->in->incomplete == 1 &&
+         !part->in->parts[part->part].complete;
 }
 
 bool version_table::is_visible(gpushm::generation generation) const noexcept {
@@ -316,12 +302,12 @@ bool version_table::is_visible(gpushm::generation generation) const noexcept {
 }
 
 bool version_table::complete(gpushm::generation generation, gpushm::generation next) noexcept {
-  const auto at = segments_.find(generation);
-  if (at == segments_.end() || at->second.part == place::none) {
+  const place* const at = find_part(generation);
+  if (at == nullptr) {
     return false;
   }
-  version& in = *at->second.in;
-  part& completed = in.parts[at->second.part];
+  version& in = *at->in;
+  part& completed = in.parts[at->part];
   if (in.state != state::building || completed.complete) {
     return false;
   }

@@ -319,6 +319,8 @@ class version_table {
     const auto at = owner->second.versions.find(number);
     return at == owner->second.versions.end() ? nullptr : &at->second;
   }
+  /// Returns null if it is none of the parts of a version.
+  [[nodiscard]] const place* find_part(gpushm::generation generation) const noexcept;
   [[nodiscard]] version& existing(std::string_view base, std::uint64_t number);
   [[nodiscard]] const alias* find_alias(std::string_view base,
                                         std::string_view text) const noexcept;

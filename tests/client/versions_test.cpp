@@ -272,6 +272,13 @@ TEST(versions_of_an_older_broker, are_refused_by_the_client) {
   } catch (const error& why) {
     EXPECT_EQ(why.code(), errc::unsupported_version);
   }
+  try {
+    create_version(user, "w/x");
+    ADD_FAILURE() << "no error";
+  } catch (const error& why) {
+    EXPECT_EQ(why.code(), errc::unsupported_version);
+    EXPECT_EQ(why.object(), "w/x");
+  }
 }
 
 }  // namespace

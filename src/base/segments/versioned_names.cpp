@@ -2,6 +2,8 @@
 #include "base/segments/versioned_names.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <limits>
 
 #include "base/segments/names.hpp"
 #include "base/text/text.hpp"
@@ -79,18 +81,29 @@ void check_segment_name(std::string_view operation, std::string_view name) {
   }
 }
 
-std::string text_of(const versioned_name& name) {
-  std::string text(name.base);
-  text += '@';
+char* write_text(char* target, const versioned_name& name) noexcept {
+  const auto add = [&](std::string_view text) {
+    target = std::copy(text.begin(), text.end(), target);
+  };
+  add(name.base);
+  *target++ = '@';
   if (name.alias.empty()) {
-    text += std::to_string(name.number);
+    constexpr std::size_t digits = std::numeric_limits<std::uint64_t>::digits10 + 1;
+    target = std::to_chars(target, target + digits, name.number).ptr;
   } else {
-    text += name.alias;
+    add(name.alias);
   }
   if (!name.part.empty()) {
-    text += '/';
-    text += name.part;
+    *target++ = '/';
+    add(name.part);
   }
+  return target;
+}
+
+std::string text_of(const versioned_name& name) {
+  constexpr std::size_t others = 23;
+  std::string text(name.base.size() + name.alias.size() + name.part.size() + others, '\0');
+  text.resize(static_cast<std::size_t>(write_text(text.data(), name) - text.data()));
   return text;
 }
 

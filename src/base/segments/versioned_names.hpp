@@ -43,5 +43,8 @@ void check_segment_name(std::string_view operation, std::string_view name);
 
 /// Precondition: the members are as `parse_versioned_name` returns them.
 [[nodiscard]] std::string text_of(const versioned_name& name);
+/// The same without an allocation: writes it to `target`, and returns its end. At most 23
+/// characters more than those of `base`, `alias` and `part`.
+char* write_text(char* target, const versioned_name& name) noexcept;
 
 }  // namespace gpushm::base

@@ -143,7 +143,7 @@ class client_impl : public std::enable_shared_from_this<client_impl> {
   std::size_t prefetch(std::string_view prefix, steady_time deadline);
 
  private:
-  /// Throws unsupported_version if `name` is that of a version, and the broker has none.
+  /// Throws unsupported_version unless the broker has versions of names.
   static void check_knows(const connection& broker,
                           std::string_view operation,
                           std::string_view name);

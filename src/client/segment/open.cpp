@@ -142,7 +142,9 @@ client_impl::open_reply client_impl::request_open(std::string_view name,
   const auto name_deadline = base::deadline_after(options.timeout);
   for (;;) {
     auto connected = broker(options.stop);
-    check_knows(*connected, "open", name);
+    if (base::is_versioned_name(name)) {
+      check_knows(*connected, "open", name);
+    }
     const auto timeout = options.timeout <= std::chrono::milliseconds(0)
                              ? std::chrono::milliseconds(0)
                              : std::min(time_left(name_deadline), max_request_wait);
@@ -369,8 +371,10 @@ void client_impl::open_batch(std::span<const std::string> names,
     request.names.push_back(names[index]);
   }
   const auto connected = broker(options.stop);
-  for (const std::string& name : request.names) {
-    check_knows(*connected, "open", name);
+  const auto versioned =
+      std::find_if(request.names.begin(), request.names.end(), base::is_versioned_name);
+  if (versioned != request.names.end()) {
+    check_knows(*connected, "open", *versioned);
   }
   const auto deadline =
       base::later(request_deadline(), std::clamp(options.timeout, {}, max_request_wait));

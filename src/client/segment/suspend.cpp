@@ -78,8 +78,8 @@ segment_lease::kept_chunks copy_chunks(const gpushm_segment& segment) {
   return result;
 }
 
-/// Throws in_use if GPU work is in flight. Detects only that of the legacy default stream: the
-/// program's other streams are not known.
+/// Throws segment_busy if GPU work is in flight. Detects only that of the legacy default stream:
+/// the program's other streams are not known.
 void check_idle(const gpushm_segment& segment) {
   const int ordinal = segment.mapped().ordinal();
   if (ordinal < 0) {

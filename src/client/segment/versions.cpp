@@ -13,7 +13,7 @@ namespace gpushm::client_detail {
 void client_impl::check_knows(const connection& broker,
                               std::string_view operation,
                               std::string_view name) {
-  if (base::is_versioned_name(name) && !broker.knows_versions()) {
+  if (!broker.knows_versions()) {
     throw error(errc::unsupported_version,
                 operation,
                 name,
@@ -26,7 +26,7 @@ wire::body client_impl::request_about_version(wire::body message,
                                               std::string_view operation,
                                               std::string_view name) {
   const auto connected = broker();
-  check_knows(*connected, operation, "@");
+  check_knows(*connected, operation, name);
   return std::move(
       connected->request(std::move(message), {operation, name}, request_deadline()).body);
 }
