@@ -76,7 +76,7 @@ gpushm_suspend_mode to_suspend_mode(const std::string& text) {
       return mode;
     }
   }
-  throw nb::value_error("contents is \"keep\", \"host\" or \"discard\"");
+  throw nb::value_error(R"(contents is "keep", "host" or "discard")");
 }
 
 void suspend(segment_object& self, const std::string& contents) {
