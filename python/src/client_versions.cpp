@@ -25,6 +25,7 @@ std::uint64_t create_version(client_object& self,
                              std::uint32_t keep,
                              std::optional<std::uint64_t> keep_bytes) {
   std::vector<gpushm_string> texts;
+  texts.reserve(parts.size());
   for (const string& each : parts) {
     texts.push_back(text(each));
   }
