@@ -86,13 +86,15 @@ typedef struct gpushm_load_options {
  * files are read and hashed; if their contents are the same, the stamps are added to the segment's,
  * which needs the right to write it. A file that changes meanwhile ends the load. If the broker
  * ends without a takeover, continues with the next broker, for which it waits at most 30 s. A name
- * has one selection of `tensors` and `slices`: other selections need other names. Blocks at most
- * `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: an hour; 0: returns only a complete segment); several
- * threads read. Uses 8 MiB of pinned memory a thread on GPUs. GPUSHM_ERRC_INVALID_FILE,
- * GPUSHM_ERRC_INVALID_ARGUMENT (`tensors` or `slices` that the files do not have: nothing is
- * changed), GPUSHM_ERRC_ALREADY_EXISTS (the name has another model or selection, other contents of
- * these files, or something else), GPUSHM_ERRC_TIMED_OUT, GPUSHM_ERRC_CANCELLED, and as
- * gpushm_client_create and gpushm_client_open. */
+ * has one selection of `tensors` and `slices`: other selections need other names. A part of a
+ * version ("NAME@NUMBER/PART", gpushm/versions.h) is loaded by one process, without successors: it
+ * is seen with the version, and ends with the process before that; its loader gets it open for
+ * reading and writing. Blocks at most `timeout_ms` (GPUSHM_DEFAULT_TIMEOUT: an hour; 0: returns
+ * only a complete segment); several threads read. Uses 8 MiB of pinned memory a thread on GPUs.
+ * GPUSHM_ERRC_INVALID_FILE, GPUSHM_ERRC_INVALID_ARGUMENT (`tensors` or `slices` that the files do
+ * not have: nothing is changed), GPUSHM_ERRC_ALREADY_EXISTS (the name has another model or
+ * selection, other contents of these files, or something else), GPUSHM_ERRC_TIMED_OUT,
+ * GPUSHM_ERRC_CANCELLED, and as gpushm_client_create and gpushm_client_open. */
 GPUSHM_API gpushm_errc gpushm_tensors_load(gpushm_client* client,
                                            gpushm_string name,
                                            const gpushm_string* paths,

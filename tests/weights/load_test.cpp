@@ -16,6 +16,7 @@
 #include "base/files/sanitizers.hpp"
 #include "gpushm/broker.hpp"
 #include "gpushm/gpushm.hpp"
+#include "gpushm/versions.hpp"
 #include "tests/support/container/gpu_access.hpp"
 #include "tests/support/fake_driver/fake_gpus.hpp"
 #include "tests/support/process/child.hpp"
@@ -477,6 +478,87 @@ TEST_F(loads_of_one_process, leave_nothing_where_they_are_killed) {
   EXPECT_GT(at, 50U) << "a load cannot have so few calls: the marks are wrong";
   EXPECT_GT(removed, 0U);
   RecordProperty("calls", std::to_string(at));
+}
+
+// ---- parts of versions ----
+
+class loads_of_parts : public loads_of_one_process {
+ protected:
+  loads_of_parts() {
+    wanted_.device = "host";
+    auto model = gpushm_tests::sample_model();
+    gpushm_tests::write_file(paths_.front(), gpushm_tests::safetensors_of(model));
+    model.push_back({"other", "U8", {9}, 9});
+    gpushm_tests::write_file(other_.front(), gpushm_tests::safetensors_of(model));
+  }
+  segment load_into(const std::string& name, client& client) {
+    return load_tensors(client, name, paths_, wanted_);
+  }
+  error failure_of(const std::string& name, const std::vector<std::string>& paths) {
+    try {
+      static_cast<void>(load_tensors(client_, name, paths, wanted_));
+    } catch (const error& why) {
+      return why;
+    }
+    return {errc(), "", "", "it has not failed", ""};
+  }
+
+  const std::vector<std::string> other_{folder_ / "other.safetensors"};
+  client reader_ = client::connect({.socket_path = socket_});
+  load_options wanted_;
+};
+
+TEST_F(loads_of_parts, are_seen_when_all_are_complete) {
+  const std::uint64_t number = create_version(client_, "m", {.parts = {"r0", "r1"}});
+  EXPECT_TRUE(gpushm_tests::model_comparison(load_into("m@1/r0", client_), paths_.front()).all() ==
+              "whole");
+  EXPECT_FALSE(reader_.try_open("m@1/r0"));
+  EXPECT_EQ(failure_of("m@1/r0", paths_).code(), errc::already_exists);
+  const segment last = load_into("m@1/r1", client_);
+  const segment seen = reader_.open("m@latest/r0");
+  EXPECT_EQ(gpushm_tests::model_comparison(seen, paths_.front()).all(), "whole");
+  // Another process that loads the same files has them.
+  EXPECT_EQ(load_into("m@1/r1", reader_).generation(), last.generation());
+  EXPECT_EQ(number, 1U);
+  EXPECT_THAT(gpushm_tests::names_of(client_), ElementsAre("m@1/r0", "m@1/r1"));
+}
+
+TEST_F(loads_of_parts, refuse_what_a_version_cannot_be) {
+  EXPECT_EQ(failure_of("m@1", paths_).code(), errc::no_such_segment);
+  static_cast<void>(create_version(client_, "m"));
+  EXPECT_EQ(failure_of("m@latest", paths_).code(), errc::invalid_argument);
+  EXPECT_EQ(failure_of("m", paths_).code(), errc::already_exists);
+  wanted_.replace = true;
+  EXPECT_EQ(failure_of("m@1", paths_).code(), errc::invalid_argument);
+  wanted_.replace = false;
+  static_cast<void>(load_into("m@1", client_));
+  // Published: other files are refused.
+  EXPECT_EQ(resolve_version(reader_, "m"), 1U);
+  const error unlike = failure_of("m@1", other_);
+  EXPECT_THAT(unlike.next_step(), HasSubstr("create the next version"));
+}
+
+TEST_F(loads_of_parts, wait_for_no_other_loader) {
+  static_cast<void>(create_version(client_, "m", {.parts = {"r0", "r1"}}));
+  segment made = client_.create(
+      "m@1/r0", {.size_bytes = 64, .device = "host", .lifetime = lifetime::persistent});
+  const error why = failure_of("m@1/r0", paths_);
+  EXPECT_EQ(why.code(), errc::already_exists);
+  EXPECT_THAT(why.next_step(), HasSubstr("one process"));
+}
+
+TEST_F(loads_of_parts, that_fail_end_the_version) {
+  static_cast<void>(create_version(client_, "m", {.parts = {"r0", "r1"}}));
+  static_cast<void>(load_into("m@1/r1", client_));
+  wanted_.report = [](const load_progress&) { throw std::runtime_error("of the caller"); };
+  EXPECT_THROW(static_cast<void>(load_into("m@1/r0", client_)), std::runtime_error);
+  wanted_.report = {};
+  EXPECT_FALSE(reader_.try_open("m@1/r1"));
+  EXPECT_TRUE(eventually([&] { return client_.list("").empty(); }, 20s));
+  EXPECT_EQ(failure_of("m@1/r0", paths_).code(), errc::no_such_segment);
+  const std::uint64_t next = create_version(client_, "m");
+  static_cast<void>(load_into("m@" + std::to_string(next), client_));
+  EXPECT_TRUE(reader_.try_open("m@latest"));
 }
 
 TEST_F(loads_of_one_process, refuse_wrong_options) {

@@ -4,21 +4,25 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/files/syscall.hpp"
 #include "base/process/cpu_limit.hpp"
 #include "base/process/deadline.hpp"
 #include "base/report/has_gone.hpp"
 #include "base/report/log.hpp"
+#include "base/segments/versioned_names.hpp"
 #include "base/text/quoted.hpp"
 #include "gpu/driver/device_text.hpp"
 #include "gpu/driver/devices.hpp"
 #include "gpushm/error.hpp"
 #include "gpushm/timeline.hpp"
+#include "gpushm/versions.hpp"
 #include "tensors/files/hash.hpp"
 #include "tensors/files/layout.hpp"
 #include "tensors/files/selection.hpp"
@@ -325,24 +329,23 @@ void remove_unless_awaited(const job& job, generation slab) noexcept {
   }
 }
 
-filling::target target_of(const job& job,
-                          segment& into,
-                          const load_journal& journal,
-                          timeline& progress,
-                          prepared_lanes& lanes) {
-  filling::target result;
-  result.open_lane = [&into, &lanes](copy_lane::done report) {
-    return lanes.take(into, std::move(report));
-  };
-  result.hashes = journal.hashes();
-  result.first = journal.head().verified_pieces.load(std::memory_order_acquire);
-  result.on_complete = [&job, &journal, &progress](std::size_t complete, std::uint64_t bytes) {
-    journal.head().verified_pieces.store(complete, std::memory_order_release);
-    if (complete != job.plan.pieces.size()) {  // the last signal shows that the segment is sealed
-      progress.signal(bytes);
-    }
-  };
-  return result;
+/// What a load knows of its pieces.
+struct load_progress_record {
+  std::uint64_t* hashes;  ///< of all parts
+  std::size_t first;      ///< all pieces before it are complete
+  /// As `filling::target::on_complete`.
+  std::function<void(std::size_t complete, std::uint64_t bytes)> on_complete;
+};
+
+load_progress_record record_in(const job& job, const load_journal& journal, timeline& progress) {
+  return {journal.hashes(),
+          journal.head().verified_pieces.load(std::memory_order_acquire),
+          [&job, &journal, &progress](std::size_t complete, std::uint64_t bytes) {
+            journal.head().verified_pieces.store(complete, std::memory_order_release);
+            if (complete != job.plan.pieces.size()) {  // the last signal shows that it is sealed
+              progress.signal(bytes);
+            }
+          }};
 }
 
 /// Measures each part of a load, to find out why one is slow.
@@ -373,13 +376,19 @@ class phases {
 /// Copies the tensors into the slab, and seals it.
 void fill(const job& job,
           found_slab& slab,
-          const load_journal& journal,
-          timeline& progress,
+          load_progress_record record,
           prepared_lanes& lanes,
           phases& took) {
   took.end("memory");
   job.check_files();  // it may have waited long for another loader
-  filling work(job, target_of(job, slab.memory, journal, progress, lanes));
+  filling::target target;
+  target.open_lane = [&slab, &lanes](copy_lane::done report) {
+    return lanes.take(slab.memory, std::move(report));
+  };
+  target.hashes = record.hashes;
+  target.first = record.first;
+  target.on_complete = std::move(record.on_complete);
+  filling work(job, std::move(target));
   work.run();
   if (work.first_complete() != steady_clock::time_point()) {
     took.end("first lane", work.first_lane());
@@ -389,7 +398,7 @@ void fill(const job& job,
   }
   took.end("end of the threads");
   job.check_files();  // the files did not change while they were read
-  seal(slab.memory, slab.info, encode_table(table_with(job.plan, journal.hashes())), job.sources);
+  seal(slab.memory, slab.info, encode_table(table_with(job.plan, record.hashes)), job.sources);
 }
 
 /// Signals waiting processes before this process unmaps the segment, which takes long.
@@ -410,7 +419,18 @@ found_slab make_slab(const job& job, generation replaces) {
   wanted.device = job.options.device;
   wanted.lifetime = lifetime::persistent;
   wanted.replaces = replaces;
-  return {make_or_await([&] { return job.client.create(job.name, wanted); }), info, false};
+  try {
+    return {make_or_await([&] { return job.client.create(job.name, wanted); }), info, false};
+  } catch (const being_created& why) {
+    if (base::is_versioned_name(job.name) || !list_versions(job.client, job.name).empty()) {
+      throw error(why.code(),
+                  operation,
+                  job.name,
+                  why.cause(),
+                  "create a version of this name, and let one process load each part of it");
+    }
+    throw;
+  }
 }
 
 [[nodiscard]] bool is_shortage(const error& why) {
@@ -440,7 +460,7 @@ bool load_beside(
                 "remove that one first (gpushm rm), or " + why.next_step());
   }
   const load_journal journal = make_load_journal(job, slab->info, false);
-  fill(job, *slab, journal, progress, lanes, took);
+  fill(job, *slab, record_in(job, journal, progress), lanes, took);
   slab->memory.publish(to_metadata(slab->info));
   tell_complete(job, progress, took);
   return true;
@@ -472,7 +492,7 @@ bool load_or_continue(const job& job, timeline& progress, prepared_lanes& lanes,
       remove_load_journals(job.client, job.name);
       journal.emplace(make_or_await([&] { return make_load_journal(job, slab->info, true); }));
     }
-    fill(job, *slab, *journal, progress, lanes, took);
+    fill(job, *slab, record_in(job, *journal, progress), lanes, took);
   } catch (const error& why) {
     if (!broker_losses::is_loss(why)) {  // after a loss this continues
       remove_unless_awaited(job, loaded);
@@ -484,6 +504,22 @@ bool load_or_continue(const job& job, timeline& progress, prepared_lanes& lanes,
   }
   tell_complete(job, progress, took);
   return true;
+}
+
+/// Loads a part of a version that is being made, and returns it: nobody can open it before the
+/// version is published. Nobody continues it: it ends with this process, and the version with it.
+/// So it needs neither an election nor a journal. A failure ends the version.
+segment load_part(const job& job, prepared_lanes& lanes) {
+  phases took(job);
+  took.end("files and name");
+  found_slab slab = make_slab(job, 0);
+  std::vector<std::uint64_t> hashes(job.plan.parts.size());
+  fill(job, slab, {hashes.data(), 0, [](std::size_t, std::uint64_t) {}}, lanes, took);
+  job.check_time();  // the last report may have ended the load
+  slab.memory.publish(to_metadata(slab.info));
+  took.end("seal");
+  took.log();
+  return std::move(slab.memory);
 }
 
 /// Leads a load. `progress`: no other process loads as long as this process has it. `replaced`: the
@@ -569,6 +605,27 @@ unsigned automatic_threads() {
   return static_cast<unsigned>(std::clamp(std::ceil(base::cpu_limit()), fewest, most));
 }
 
+/// Whether it is of a version. Throws `error`: invalid_argument.
+bool is_part_of_version(const std::string& name, const load_options& options) {
+  if (!base::is_versioned_name(name)) {
+    return false;
+  }
+  const auto refuse = [&](const char* cause) {
+    return error(errc::invalid_argument,
+                 operation,
+                 name,
+                 cause,
+                 "create the next version, and load into its number, or into a part of it");
+  };
+  if (base::parse_versioned_name(operation, name).number == 0) {
+    throw refuse("an alias refers to a version that is published");
+  }
+  if (options.replace) {
+    throw refuse("a part of a version is not replaced");
+  }
+  return true;
+}
+
 void check_options(const std::string& name, const load_options& options) {
   constexpr unsigned max_threads = 64;
   constexpr std::size_t longest_name = max_name_bytes - 48;  // names beside it are longer
@@ -646,6 +703,7 @@ segment load(client& client,
              const std::vector<std::string>& paths,
              const load_options& requested) {
   check_options(name, requested);
+  const bool is_part = is_part_of_version(name, requested);
   load_options options = requested;
   options.device = driver::normal_device(requested.device);
   const auto until = base::deadline_after(options.timeout);
@@ -672,6 +730,9 @@ segment load(client& client,
         if (!reason && remove_load_journals_of_complete(client, name, losses)) {
           return on_device(std::move(loaded->memory), options);
         }
+        if (reason && is_part) {
+          throw job->exists(*reason, "create the next version, and load into that");
+        }
         if (reason && !may_replace) {
           throw job->exists(*reason);
         }
@@ -679,6 +740,9 @@ segment load(client& client,
         held.reset();
       }
       job->check_time();
+      if (is_part) {
+        return load_part(*job, lanes.emplace(job->options.device, job->lanes(), job->name));
+      }
       if (auto progress = try_to_lead(*job)) {
         const leading done = lead(*job, std::move(*progress), replaced, lanes);
         is_loaded_here = is_loaded_here || done.has_loaded;

@@ -81,13 +81,11 @@ struct job {
   [[nodiscard]] std::string load_journal_name(const slab_info& slab) const {
     return load_journal_prefix(name) + base::hex_text(slab.id);
   }
-  [[nodiscard]] error exists(std::string_view subject) const {
-    return {errc::already_exists,
-            "load",
-            name,
-            subject,
-            "replace it (gpushm load --replace; replace in the options), or load the model under "
-            "another name"};
+  [[nodiscard]] error exists(std::string_view subject,
+                             std::string_view next_step =
+                                 "replace it (gpushm load --replace; replace in the options), or "
+                                 "load the model under another name") const {
+    return {errc::already_exists, "load", name, subject, next_step};
   }
   /// At most one for each piece.
   [[nodiscard]] unsigned lanes() const {
