@@ -435,6 +435,15 @@ class domain {
   [[nodiscard]] resolved_version resolve(std::string_view name) const;
   /// Those of a name, the highest first; none: there is no such name.
   [[nodiscard]] std::vector<version_facts> versions_of(std::string_view base) const;
+  struct alias_facts {
+    std::string name;  ///< "BASE@ALIAS"
+    std::uint64_t number = 0;
+  };
+  /// Aliases that refer to a version, at most `count`, with at most `bytes` of names. `others`: the
+  /// number of aliases that are left out, those that refer to nothing included.
+  [[nodiscard]] std::vector<alias_facts> aliases(std::size_t count,
+                                                 std::size_t bytes,
+                                                 std::size_t& others) const;
 
   /// Its descriptors are gone: as if its creator removed it. Leases stay, and mappings keep the
   /// memory. Precondition: a segment of this generation exists.

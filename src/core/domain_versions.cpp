@@ -338,6 +338,27 @@ std::vector<version_facts> domain::versions_of(std::string_view base) const {
   return result;
 }
 
+std::vector<domain::alias_facts> domain::aliases(std::size_t count,
+                                                 std::size_t bytes,
+                                                 std::size_t& others) const {
+  std::vector<alias_facts> result;
+  versions_.visit_all_aliases(
+      [&](std::string_view base, std::string_view alias, std::uint64_t number) {
+        if (number == 0) {
+          return true;
+        }
+        std::string name = base::text_of({base, 0, alias, {}});
+        if (result.size() == count || name.size() > bytes) {
+          return false;
+        }
+        bytes -= name.size();
+        result.push_back({std::move(name), number});
+        return true;
+      });
+  others = alias_charges_.size() - result.size();
+  return result;
+}
+
 // ---- segments ----
 
 /// A part is published by its creator. All parts of its version are, if this was the last one.

@@ -137,6 +137,18 @@ class version_table {
       }
     }
   }
+  /// Some aliases of all names, in the order of the names: calls `visit(base, alias, number)` until
+  /// it returns false.
+  template <typename Visit>
+  void visit_all_aliases(Visit&& visit) const {
+    for (const auto& [base, owner] : names_) {
+      for (const auto& [text, each] : owner.aliases) {
+        if (!visit(std::string_view(base), std::string_view(text), each.target)) {
+          return;
+        }
+      }
+    }
+  }
 
   // ---- segments ----
 

@@ -139,6 +139,10 @@ domain_statistics largest_statistics() {
   result.import_latency.fill(many);
   result.import_latency.back() = 13;
   result.import_latency_sum_ns = 14;
+  for (std::size_t i = 0; i < max_aliases; ++i) {
+    result.aliases.push_back({std::string(max_alias_bytes / max_aliases, 'n'), many - i});
+  }
+  result.other_aliases = 15;
   result.kinds.assign(8, {"exporter_bound", {many, many, many}});
   for (std::size_t i = 0; i < max_refusals; ++i) {
     result.refusals.push_back(
@@ -191,6 +195,8 @@ TEST(private_messages, statistics_survive) {
   EXPECT_EQ(got.kinds, statistics.kinds);
   EXPECT_EQ(got.refusals, statistics.refusals);
   EXPECT_EQ(got.latencies, statistics.latencies);
+  EXPECT_EQ(got.aliases, statistics.aliases);
+  EXPECT_EQ(got.other_aliases, 15U);
 }
 
 segment_page longest_page() {

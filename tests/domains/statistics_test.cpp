@@ -20,6 +20,7 @@
 #include "domains/serve/start_counts.hpp"
 #include "domains/serve/statistics_of.hpp"
 #include "gpushm/gpushm.hpp"
+#include "gpushm/versions.hpp"
 #include "protocol/transport/packet_socket.hpp"
 #include "protocol/wire/codec.hpp"
 #include "tests/support/process/deadline.hpp"
@@ -254,6 +255,39 @@ TEST_F(statistics, show_who_holds_what_beside_the_limits) {
   EXPECT_EQ(budget_of(got.budgets, "waiting_opens")->used, 0U) << "also what is not used";
   EXPECT_GT(budget_of(got.budgets, "descriptors")->limit, 0U);
   EXPECT_EQ(budget_of(got.budgets, "segments")->level, "domain");
+}
+
+TEST_F(statistics, show_the_version_of_each_alias) {
+  client member = connect();
+  const auto publish = [&](const std::string& name) {
+    const std::uint64_t number = create_version(member, name);
+    member
+        .create(name + '@' + std::to_string(number),
+                {.size_bytes = 64, .device = "host", .lifetime = lifetime::persistent})
+        .publish();
+  };
+  publish("w/a");
+  publish("w/a");
+  publish("w/b");
+  move_alias(member, "w/a", "prod", 1);
+  static_cast<void>(create_version(member, "w/c"));  // its alias refers to nothing
+  const domain_statistics got =
+      read_when([](const domain_statistics& now) { return now.aliases.size() == 3; });
+  const std::vector<alias_statistics> wanted{{"w/a@latest", 2}, {"w/a@prod", 1}, {"w/b@latest", 1}};
+  EXPECT_EQ(got.aliases, wanted);
+  EXPECT_EQ(got.other_aliases, 1U);
+  const std::string long_name = "w/" + std::string(200, 'n');
+  for (int i = 0; i != 40; ++i) {
+    publish(long_name + std::to_string(i));
+  }
+  const domain_statistics many =
+      read_when([](const domain_statistics& now) { return now.aliases.size() > 10; });
+  std::size_t bytes = 0;
+  for (const alias_statistics& each : many.aliases) {
+    bytes += each.name.size();
+  }
+  EXPECT_LE(bytes, max_alias_bytes);
+  EXPECT_EQ(many.aliases.size() + many.other_aliases, 44U);
 }
 
 TEST_F(statistics, count_refusals_and_latencies_by_request) {

@@ -45,6 +45,8 @@ domains::domain_statistics some_statistics() {
   result.budgets = {{"domain", "default", "host_bytes", "", 4'096, 8'192},
                     {"domain", "default", "gpu_bytes", "GPU-1", 2'097'152, 0},
                     {"domain", "default", "gpu_bytes", "GPU-2", 0, 4'194'304}};
+  result.aliases = {{"w/llama@latest", 7}};
+  result.other_aliases = 2;
   result.unheld = {1, 4'096, 0};
   result.fence_waits = {2, 8'192, 1'500};
   result.kinds = {{"host", {3, 4'096, 0}}};
@@ -183,6 +185,8 @@ TEST(agent_metrics, reports_the_broker) {
            "gpushm_principal_broker_memory_bytes{domain=\"default\",principal=\"pod 3f1c\"} 700",
            "gpushm_principal_descriptors{domain=\"default\",principal=\"pod 3f1c\"} 5",
            "gpushm_other_principals{domain=\"default\"} 3",
+           "gpushm_alias_version{domain=\"default\",alias=\"w/llama@latest\"} 7",
+           "gpushm_other_aliases{domain=\"default\"} 2",
            "gpushm_unheld_segments{domain=\"default\"} 1",
            "gpushm_unheld_bytes{domain=\"default\"} 4096",
            "gpushm_release_pending_segments{domain=\"default\",reason=\"fence\"} 2",

@@ -115,6 +115,21 @@ void add_principals(families& families, const statistics_of_domains& statistics)
   }
 }
 
+void add_aliases(families& families, const statistics_of_domains& statistics) {
+  MetricFamily number_of =
+      gauge("gpushm_alias_version", "Number of the version that an alias refers to");
+  MetricFamily others =
+      gauge("gpushm_other_aliases", "Aliases without a series, or that refer to no version");
+  for (const auto& [domain, each] : statistics) {
+    for (const domains::alias_statistics& row : each.aliases) {
+      add(number_of, {{"domain", domain}, {"alias", row.name}}, number(row.number));
+    }
+    add(others, {{"domain", domain}}, number(each.other_aliases));
+  }
+  families.push_back(std::move(number_of));
+  families.push_back(std::move(others));
+}
+
 void add_segments(families& families, const statistics_of_domains& statistics) {
   MetricFamily unheld =
       gauge("gpushm_unheld_segments", "Persistent segments that no process has open");
@@ -221,6 +236,7 @@ families families_of(const broker_reading& reading) {
   }
   add_budgets(families, reading);
   add_principals(families, reading.statistics);
+  add_aliases(families, reading.statistics);
   add_segments(families, reading.statistics);
   add_channels(families, reading.statistics);
   add_imports(families, reading.statistics);

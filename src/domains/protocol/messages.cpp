@@ -133,6 +133,11 @@ fbs::Offset<fb::Statistics> statistics_of(builder& builder, const domain_statist
     const auto counts = builder.CreateVector(each.counts.data(), each.counts.size());
     latencies.push_back(fb::CreateLatency(builder, request, counts, each.sum_ns));
   }
+  std::vector<fbs::Offset<fb::Alias>> aliases;
+  for (const alias_statistics& each : bytes.aliases) {
+    aliases.push_back(fb::CreateAlias(builder, builder.CreateString(each.name), each.number));
+  }
+  const auto all_aliases = builder.CreateVector(aliases);
   const auto all_principals = builder.CreateVector(principals);
   const usage_rows budgets = rows_of(builder, bytes.budgets);
   const auto unheld = amount_of(builder, bytes.unheld);
@@ -157,7 +162,9 @@ fbs::Offset<fb::Statistics> statistics_of(builder& builder, const domain_statist
                               bytes.channel_items,
                               bytes.channel_item_bytes,
                               imports,
-                              bytes.import_latency_sum_ns);
+                              bytes.import_latency_sum_ns,
+                              all_aliases,
+                              bytes.other_aliases);
 }
 
 struct reply_writer {
@@ -468,6 +475,10 @@ domain_statistics statistics_of(const fb::Statistics& v) {
   });
   read_buckets(v.import_latency(), result.import_latency);
   result.import_latency_sum_ns = v.import_latency_sum_ns();
+  for_each(v.aliases(), [&](const fb::Alias& each) {
+    result.aliases.push_back({fbs::GetString(each.name()), each.number()});
+  });
+  result.other_aliases = v.other_aliases();
   return result;
 }
 

@@ -25,7 +25,7 @@ inline constexpr std::size_t max_message_bytes = 65'536;
 inline constexpr std::size_t max_readings = 32;
 inline constexpr std::size_t max_usages = 80;
 /// More would not fit beside `max_principals`; those that count most are sent.
-inline constexpr std::size_t max_refusals = 400;
+inline constexpr std::size_t max_refusals = 200;
 
 struct open_request {
   std::string domain;

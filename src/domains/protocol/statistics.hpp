@@ -22,6 +22,10 @@ inline constexpr std::size_t max_principals = 200;
 /// The name of that sum; no principal has it.
 inline constexpr std::string_view other_principals = "other";
 
+/// Rows of `domain_statistics::aliases`, and bytes of their names.
+inline constexpr std::size_t max_aliases = 64;
+inline constexpr std::size_t max_alias_bytes = 4'096;
+
 /// Upper bounds of the buckets of `request_latency`.
 using base::request_latency_bounds_ns;
 
@@ -86,6 +90,13 @@ struct request_latency {
   friend bool operator==(const request_latency&, const request_latency&) = default;
 };
 
+/// An alias of versions, and the number of the one that it refers to.
+struct alias_statistics {
+  std::string name;  ///< "BASE@ALIAS"
+  std::uint64_t number = 0;
+  friend bool operator==(const alias_statistics&, const alias_statistics&) = default;
+};
+
 struct domain_statistics {
   std::vector<principal_statistics> principals;  ///< the largest first, the sum of others last
   std::uint64_t others = 0;                      ///< principals in that sum
@@ -105,6 +116,8 @@ struct domain_statistics {
   /// bound.
   std::array<std::uint64_t, open_latency_bounds_ns.size() + 1> import_latency{};
   std::uint64_t import_latency_sum_ns = 0;
+  std::vector<alias_statistics> aliases;  ///< the first ones, in the order of their names
+  std::uint64_t other_aliases = 0;        ///< that are left out, or refer to no version
 };
 
 }  // namespace gpushm::domains

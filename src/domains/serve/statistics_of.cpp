@@ -65,6 +65,11 @@ domain_statistics statistics_of(const core::domain& domain,
                               each.used,
                               each.limit});
   }
+  std::size_t other_aliases = 0;
+  for (auto& each : domain.aliases(max_aliases, max_alias_bytes, other_aliases)) {
+    result.aliases.push_back({std::move(each.name), each.number});
+  }
+  result.other_aliases = other_aliases;
   result.close_waits = {closing.segments,
                         closing.bytes,
                         closing.segments == 0 ? 0 : milliseconds_since(closing.since)};
