@@ -52,6 +52,7 @@ from gpushm._core import (
 from gpushm._errors import *  # noqa: F403
 from gpushm._errors import __all__  # mypy reads which names __all__ has from this line
 from gpushm._log import log_to
+from gpushm._shards import Shard
 from gpushm._shared import SharedTensor
 from gpushm._shared_weights import shared_weights
 from gpushm._tensors import load_safetensors, safe_open, shard
@@ -70,6 +71,7 @@ from gpushm._types import (
     VersionInfo,
     WaitingStreams,
 )
+from gpushm._updates import WeightPublisher, WeightSubscriber
 
 __version__ = ".".join(map(str, library_version()))
 
@@ -96,6 +98,9 @@ __all__ = [
     "shared_weights",
     "load_into",
     "make_private",
+    "WeightPublisher",
+    "WeightSubscriber",
+    "Shard",
     "MemPool",
     "SharedTree",
     "tensors_size",

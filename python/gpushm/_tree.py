@@ -217,7 +217,7 @@ class _Writer:
             if type(item) not in _PLAIN:  # complex, or a type that Python lacks
                 import numpy
 
-                return {"array": self._named(numpy.asarray(value), path)}
+                return {"array": self.add(numpy.asarray(value), path)}
             value = item
         if type(value) in _PLAIN:
             if type(value) is float and not math.isfinite(value):
@@ -228,16 +228,17 @@ class _Writer:
             from gpushm._torch import quantised_parts
 
             bytes_of, how = quantised_parts(value)
-            return {"quantized": [self._named(bytes_of, path), self._below(path, "how", how)]}
+            return {"quantized": [self.add(bytes_of, path), self._below(path, "how", how)]}
         node = _jax_node(value)
         if node is not None:
             return {"dict": [[key, self._below(path, key, each)] for key, each in node]}
-        return {"array": self._named(value, path)}
+        return {"array": self.add(value, path)}
 
     def _below(self, path: str, key: str | int, value: Any) -> Any:
         return self._node(value, f"{path}.{key}" if path else str(key))
 
-    def _named(self, value: Any, path: str) -> str:
+    def add(self, value: Any, path: str) -> str:
+        """Place an array, and return its name in the table."""
         with _at(path):
             entry = self._entry(value, path)
         name, number = path, 1
@@ -335,6 +336,19 @@ def create_array(
                 client.remove(name, generation=segment.generation)
             raise
     return result
+
+
+def place_arrays(
+    arrays: Mapping[str, Any],
+) -> tuple[dict[str, dict[str, Any]], list[tuple[Leaf, int, str]]]:
+    """A table of arrays by name, one after the other in a segment, and each with its offset and name.
+
+    Raises TypeError, with the name, as leaf_of().
+    """
+    writer = _Copier()
+    for name, each in arrays.items():
+        writer.add(each, name)
+    return writer.entries, writer.leaves
 
 
 def put(

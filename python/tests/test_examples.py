@@ -52,7 +52,7 @@ def _has(name: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", ["engine", "jax_reads_pytorch", "loader", "sidecar"])
+@pytest.mark.parametrize("name", ["engine", "jax_reads_pytorch", "loader", "rl_updates", "sidecar"])
 def test_programs_print_their_usage_and_refuse_unknown_options(broker, name):
     """Options are no names of segments: `loader.py --help` once made a segment "--help"."""
     assert run(broker, f"{name}.py", "--help").startswith(f"usage: {name}.py")
@@ -86,6 +86,21 @@ def test_the_side_car_keeps_the_model_over_deaths_of_its_engine(broker, device):
         assert [life for life, _ in lives] == ["0", "1", "2", "3"], output
         words |= {word for _, word in lives}
     assert len(words) == 1  # the same in every framework and life
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_engines_get_whole_updates_while_all_are_killed(broker, device):
+    for framework in frameworks(device):
+        if framework == "jax":
+            continue
+        options = ["--framework", framework, "--device", device, "--updates", "60", "--kills", "4"]
+        output = run(broker, "rl_updates.py", *options)
+        found = re.search(
+            r"^(\d+) updates in [0-9.]+ s, each applied whole; killed: (.*)$", output, re.M
+        )
+        assert found is not None, output
+        assert int(found[1]) >= 60
+        assert sum(int(each) for each in re.findall(r" (\d+)(?:,|$)", found[2])) == 4, output
 
 
 @pytest.mark.parametrize("device", DEVICES)
