@@ -52,6 +52,7 @@ void add_commands(command_list& commands) {
   add_serve(commands);
   add_create(commands);
   add_load(commands);
+  add_weights(commands);
   add_open(commands);
   add_list(commands);
   add_stat(commands);

@@ -30,6 +30,7 @@ void add_stat(command_list& commands);
 void add_topo(command_list& commands);
 void add_version(command_list& commands);
 void add_wait(command_list& commands);
+void add_weights(command_list& commands);
 
 // Hidden from help: other commands start them as processes of their own.
 void add_demo_role(command_list& commands);

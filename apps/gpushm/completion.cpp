@@ -84,6 +84,26 @@ std::string segment_names(const std::string& socket) {
   return text;
 }
 
+/// The names that have versions, and, if `with_numbers`, their versions. Empty without a broker.
+std::string versioned_names(const std::string& socket, bool with_numbers) {
+  std::set<std::string> names;
+  try {
+    for (const segment_info& each : segments_for_hint(socket)) {
+      const std::size_t at = each.name.find('@');
+      if (at == std::string::npos || base::printable(each.name) != each.name) {
+        continue;
+      }
+      names.insert(each.name.substr(0, with_numbers ? each.name.find('/', at) : at));
+    }
+  } catch (const error&) {  // NOLINT(bugprone-empty-catch): without a broker there are no names
+  }
+  std::string text;
+  for (const std::string& each : names) {
+    text += each + "\n";
+  }
+  return text;
+}
+
 /// Values of the type "read|rw"; empty for other types.
 std::string choices(std::string_view type) {
   if (type.find('|') == std::string_view::npos ||
@@ -133,6 +153,12 @@ std::string arguments_of(const command_entry& command, const std::string& socket
   }
   if (takes_segment(command.name)) {
     return segment_names(socket);
+  }
+  if (command.name == "weights diff" || command.name == "weights verify") {
+    return versioned_names(socket, true) + std::string(files);
+  }
+  if (command.name.starts_with("weights ")) {
+    return versioned_names(socket, command.name == "weights pin");
   }
   const std::string& name = argument->names.front();
   return name == "FILE" || name == "PROGRAM" ? std::string(files)

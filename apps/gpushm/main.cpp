@@ -26,6 +26,8 @@ int run(const request& parsed) {
     return status;
   } catch (const usage_error& failure) {
     return fail(failure, parsed.json, exit_usage);
+  } catch (const not_compared& failure) {
+    return fail(failure, parsed.json, exit_not_compared);
   } catch (const error& failure) {
     return fail(failure, parsed.json, exit_failed);
   } catch (const std::bad_alloc&) {

@@ -71,6 +71,7 @@ expect() { # EXPECTED-WORDS WORD...
 expect create gpushm cr
 expect release,rm,run gpushm r
 expect create,pub,stat,sub gpushm channel ""
+expect diff,ls,pin,rollback,unpin,verify gpushm weights ""
 expect --size gpushm create x --si
 expect leased,persistent gpushm create x --lifetime ""
 expect w/llama gpushm open w/l

@@ -4,10 +4,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "apps/gpushm/segment/describe.hpp"
 #include "base/segments/names.hpp"
+#include "base/segments/versioned_names.hpp"
 #include "gpushm/client.hpp"
 
 namespace gpushm::cli {
@@ -31,6 +33,60 @@ std::vector<segment_info> segments_for_hint(const std::string& socket) {
   return client::connect(options).list();
 }
 
+namespace {
+
+/// "w/x" of "w/x@7/rank0" and of "w/x".
+std::string_view base_of(std::string_view name) {
+  return name.substr(0, name.find('@'));
+}
+
+/// What helps if `name` has versions, or is one of them; empty: what the broker says. The nearest
+/// name would often be another version, which is not meant. Returns nullopt for other names.
+std::optional<std::string> hint_for_versions(const std::vector<segment_info>& segments,
+                                             const std::string& name) {
+  bool has_versions = false;
+  const std::string_view selector = std::string_view(name).substr(base_of(name).size());
+  for (const segment_info& each : segments) {
+    if (!each.published || !base::is_versioned_name(each.name) ||
+        base_of(each.name) != base_of(name)) {
+      continue;
+    }
+    has_versions = true;
+    const std::string_view other = std::string_view(each.name).substr(base_of(name).size());
+    const std::size_t part = std::min(other.find('/'), other.size());
+    if (part != other.size() && (selector == other.substr(0, part) || selector == "@latest")) {
+      return fmt::format(
+          "a version of several parts is not a segment: name a part, such as \"{}{}\"",
+          name,
+          other.substr(part));
+    }
+  }
+  return has_versions ? std::optional(std::string()) : std::nullopt;
+}
+
+std::string hint_for(const connection_arguments& connection, const std::string& name) {
+  const std::vector<segment_info> segments = segments_for_hint(connection.socket);
+  if (auto hint = hint_for_versions(segments, name)) {
+    return *std::move(hint);
+  }
+  const std::string selector = name.substr(base_of(name).size());
+  near_match nearest(selector.empty() ? std::string_view(name) : base_of(name));
+  for (const segment_info& each : segments) {
+    // `name` itself may have been published since.
+    if (!each.published || each.name == name || !internal_text(each.name).empty() ||
+        (!selector.empty() && !base::is_versioned_name(each.name))) {
+      continue;
+    }
+    if (!nearest.consider(selector.empty() ? std::string_view(each.name) : base_of(each.name))) {
+      break;
+    }
+  }
+  return nearest.best().empty() ? std::string()
+                                : fmt::format("did you mean \"{}{}\"?", nearest.best(), selector);
+}
+
+}  // namespace
+
 error with_near_match(const error& failure,
                       const connection_arguments& connection,
                       const std::string& name) {
@@ -38,20 +94,12 @@ error with_near_match(const error& failure,
     return failure;
   }
   try {
-    near_match nearest(name);
-    for (const segment_info& each : segments_for_hint(connection.socket)) {
-      // `name` itself may have been published since.
-      if (each.published && each.name != name && internal_text(each.name).empty() &&
-          !nearest.consider(each.name)) {
-        break;
-      }
-    }
-    if (!nearest.best().empty()) {
+    if (const std::string hint = hint_for(connection, name); !hint.empty()) {
       return {failure.code(),
               failure.operation(),
               failure.object(),
               failure.cause(),
-              fmt::format("did you mean \"{}\"?", nearest.best()),
+              hint,
               failure.details()};
     }
   } catch (const error&) {  // NOLINT(bugprone-empty-catch): the hint is optional

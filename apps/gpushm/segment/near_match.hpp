@@ -34,9 +34,9 @@ class near_match {
 /// addition. Blocks for at most half a second per request. Throws `error`.
 [[nodiscard]] std::vector<segment_info> segments_for_hint(const std::string& socket);
 
-/// Returns `failure`; if it is no_such_segment, with the near match of `name` in the domain as the
-/// next step, if there is one. Requests the broker's names, for at most half a second per request,
-/// and ignores errors of these requests.
+/// Returns `failure`; if it is no_such_segment, with another next step: that of a name with
+/// versions, else the near match of `name` in the domain, if there is one. Requests the broker's
+/// names, for at most half a second per request, and ignores errors of these requests.
 [[nodiscard]] error with_near_match(const error& failure,
                                     const connection_arguments& connection,
                                     const std::string& name);
