@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/segment/client_impl.hpp"
 
-#include <new>
 #include <utility>
 
 #include "base/segments/versioned_names.hpp"
@@ -48,12 +47,7 @@ client_impl::~client_impl() {
 }
 
 segment_ptr client_impl::user_of(std::shared_ptr<mapping> used) {
-  try {
-    return segment_ptr(new gpushm_segment(link_, used, options_.request_limit));
-  } catch (const std::bad_alloc&) {
-    leases_->release(std::move(used));
-    throw;
-  }
+  return handle_of_use(link_, std::move(used), options_.request_limit);
 }
 
 }  // namespace gpushm::client_detail

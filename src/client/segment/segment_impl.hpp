@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "base/report/log.hpp"
@@ -41,6 +42,15 @@ struct gpushm_segment {
   [[nodiscard]] gpushm::client_detail::segment_lease& lease(std::string_view operation) const;
   /// Precondition: it has a lease.
   [[nodiscard]] gpushm::client_detail::broker_link& link() const noexcept { return *link_; }
+  [[nodiscard]] const std::shared_ptr<gpushm::client_detail::broker_link>& shared_link()
+      const noexcept {
+    return link_;
+  }
+  /// May own nothing: valid as long as this use of the mapping.
+  [[nodiscard]] const std::shared_ptr<gpushm::client_detail::mapping>& shared_mapping()
+      const noexcept {
+    return mapping_;
+  }
   [[nodiscard]] std::uint64_t forks() const noexcept { return forks_; }
   [[nodiscard]] std::chrono::milliseconds request_limit() const noexcept {
     return request_timeout_;
@@ -79,5 +89,25 @@ struct handle_ender {
 };
 /// An owning handle.
 using segment_ptr = std::unique_ptr<gpushm_segment, handle_ender>;
+
+/// The first handle of a use of `mapped` that was counted in the lease table of `link`. Throws
+/// std::bad_alloc; the use has ended then.
+[[nodiscard]] inline segment_ptr handle_of_use(const std::shared_ptr<broker_link>& link,
+                                               std::shared_ptr<mapping> mapped,
+                                               std::chrono::milliseconds timeout) {
+  try {
+    return segment_ptr(new gpushm_segment(link, mapped, timeout));
+  } catch (const std::bad_alloc&) {
+    link->leases().release(std::move(mapped));
+    throw;
+  }
+}
+
+/// A handle of another use of the same mapping, which so has one more user. Precondition: it has a
+/// lease. Throws std::bad_alloc.
+[[nodiscard]] inline segment_ptr use_again(const gpushm_segment& segment) {
+  segment.link().leases().use(segment.shared_mapping());
+  return handle_of_use(segment.shared_link(), segment.shared_mapping(), segment.request_limit());
+}
 
 }  // namespace gpushm::client_detail
