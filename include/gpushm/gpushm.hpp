@@ -19,3 +19,4 @@
 #include "gpushm/timeline.hpp"
 #include "gpushm/types.hpp"
 #include "gpushm/versions.hpp"
+#include "gpushm/window.hpp"

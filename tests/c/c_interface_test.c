@@ -17,6 +17,7 @@
 #include "expect.h"
 #include "gpushm/broker.h"
 #include "gpushm/gpushm.h"
+#include "gpushm/window.h"
 
 static int is_text(gpushm_string text, const char* wanted) {
   return text.size == strlen(wanted) && memcmp(text.data, wanted, text.size) == 0;
@@ -158,6 +159,13 @@ static void null_arguments(gpushm_client* client, gpushm_segment* segment) {
   FAILS(gpushm_segment_publish(NULL, NULL, 0), invalid);
   FAILS(gpushm_segment_unshare(NULL), invalid);
   FAILS(gpushm_segment_suspend(NULL, GPUSHM_SUSPEND_KEEP), invalid);
+  FAILS(gpushm_window_create(NULL, NULL), invalid);
+  FAILS(gpushm_window_show(NULL, NULL), invalid);
+  FAILS(gpushm_window_segment(NULL, &opened), invalid);
+  EXPECT(gpushm_window_data(NULL) == NULL && gpushm_window_mutable_data(NULL) == NULL);
+  EXPECT(gpushm_window_size_bytes(NULL) == 0 && gpushm_window_ordinal(NULL) == 0);
+  EXPECT(gpushm_window_state(NULL) == GPUSHM_SEGMENT_LIVE && gpushm_window_dup(NULL) == NULL);
+  gpushm_window_close(NULL);
   FAILS(gpushm_segment_resume(NULL), invalid);
   FAILS(gpushm_segment_read(NULL, 0, &byte, 1), invalid);
   FAILS(gpushm_segment_write(NULL, 0, &byte, 1), invalid);
@@ -762,12 +770,54 @@ static void brokers(gpushm_broker* broker) {
   gpushm_broker_stop(second);
 }
 
+/* An address at which one segment after the other is seen. */
+static void windows(gpushm_client* client, gpushm_segment* made) {
+  gpushm_segment* other = created(client, "c/two", 4096);
+  gpushm_segment* smaller = created(client, "c/small", 1);
+  gpushm_segment* shown = NULL;
+  gpushm_window* window = NULL;
+  gpushm_window* dup;
+  const unsigned char* bytes;
+
+  WORKS(gpushm_segment_fill(other, 0x22));
+  FAILS(gpushm_window_create(made, NULL), GPUSHM_ERRC_INVALID_ARGUMENT);
+  WORKS(gpushm_window_create(made, &window));
+  bytes = gpushm_window_data(window);
+  EXPECT(bytes != NULL && bytes != gpushm_segment_data(made));
+  EXPECT(gpushm_window_mutable_data(window) == bytes);
+  EXPECT(gpushm_window_size_bytes(window) == 4096 && gpushm_window_ordinal(window) == -1);
+  EXPECT(bytes[4095] == 'd');
+  WORKS(gpushm_window_show(window, other));
+  EXPECT(gpushm_window_data(window) == bytes && bytes[0] == 0x22 && bytes[4095] == 0x22);
+  WORKS(gpushm_window_segment(window, &shown));
+  EXPECT(is_text(gpushm_segment_name(shown), "c/two"));
+  gpushm_segment_close(shown);
+  shown = NULL;
+  FAILS(gpushm_window_show(window, smaller), GPUSHM_ERRC_SIZE_MISMATCH);
+  FAILS(gpushm_window_show(window, NULL), GPUSHM_ERRC_INVALID_ARGUMENT);
+  FAILS(gpushm_window_segment(window, NULL), GPUSHM_ERRC_INVALID_ARGUMENT);
+  EXPECT(bytes[0] == 0x22);
+
+  /* Another handle keeps the window, and the window its segment. */
+  dup = gpushm_window_dup(window);
+  EXPECT(dup == window);
+  gpushm_window_close(window);
+  gpushm_segment_close(other);
+  EXPECT(gpushm_window_state(dup) == GPUSHM_SEGMENT_LIVE && bytes[4095] == 0x22);
+  WORKS(gpushm_window_show(dup, made));
+  EXPECT(bytes[4095] == 'd');
+  gpushm_window_close(dup);
+  gpushm_segment_close(smaller);
+}
+
 /* A child inherits the handles, but every function fails; the parent's stay valid. */
 static void forked(gpushm_broker* broker, gpushm_client* client, gpushm_segment* made) {
   gpushm_subscription* subscription = NULL;
+  gpushm_window* window = NULL;
   int status = 0;
   pid_t child;
   WORKS(gpushm_client_subscribe(client, gpushm_text(""), NULL, &subscription));
+  WORKS(gpushm_window_create(made, &window));
   child = fork();
   EXPECT(child >= 0);
   if (child == 0) {
@@ -775,6 +825,7 @@ static void forked(gpushm_broker* broker, gpushm_client* client, gpushm_segment*
     gpushm_segment* opened = NULL;
     gpushm_segment_list* list = NULL;
     gpushm_client* dup = NULL;
+    gpushm_window* another = NULL;
     gpushm_event event = GPUSHM_INIT(event);
     gpushm_ticket ticket = GPUSHM_INIT(ticket);
     gpushm_string path;
@@ -792,6 +843,10 @@ static void forked(gpushm_broker* broker, gpushm_client* client, gpushm_segment*
     FAILS(gpushm_segment_unshare(made), wanted);
     FAILS(gpushm_segment_suspend(made, GPUSHM_SUSPEND_KEEP), wanted);
     FAILS(gpushm_segment_resume(made), wanted);
+    FAILS(gpushm_window_create(made, &another), wanted);
+    FAILS(gpushm_window_show(window, made), wanted);
+    FAILS(gpushm_window_segment(window, &opened), wanted);
+    EXPECT(gpushm_window_state(window) == GPUSHM_SEGMENT_UNKNOWN);
     FAILS(gpushm_segment_metadata(made, &data, &size), wanted);
     FAILS(gpushm_export_segment(made, gpushm_text(""), &ticket), wanted);
     FAILS(gpushm_subscription_next(subscription, 0, NULL, &event, &arrived), wanted);
@@ -799,12 +854,16 @@ static void forked(gpushm_broker* broker, gpushm_client* client, gpushm_segment*
     FAILS(gpushm_broker_socket_path(broker, &path), wanted);
     /* Host memory is still mapped. */
     EXPECT(((const char*)gpushm_segment_data(made))[4095] == 'd');
+    EXPECT(((const char*)gpushm_window_data(window))[4095] == 'd');
+    gpushm_window_close(window);
     gpushm_subscription_close(subscription);
     gpushm_segment_close(gpushm_segment_dup(made));
     gpushm_broker_stop(broker);
     _exit(failures);
   }
   EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT(gpushm_window_state(window) == GPUSHM_SEGMENT_LIVE);
+  gpushm_window_close(window);
   gpushm_subscription_close(subscription);
 }
 
@@ -830,6 +889,7 @@ int main(void) {
   }
   made = created(client, "c/one", 4096);
   segments(client, made);
+  windows(client, made);
   null_arguments(client, made);
   other_struct_sizes(client);
   many_and_lists(client);

@@ -89,6 +89,24 @@ TEST_F(moved_from, segment) {
   // NOLINTEND(bugprone-use-after-move)
 }
 
+TEST_F(moved_from, window) {
+  const segment shown = client_.create("a", {.size_bytes = 8, .device = "host"});
+  window moved(shown);
+  const window taken = std::move(moved);
+  // NOLINTBEGIN(bugprone-use-after-move): under test
+  EXPECT_FALSE(moved);
+  EXPECT_EQ(moved.data(), nullptr);
+  EXPECT_EQ(moved.mutable_data(), nullptr);
+  EXPECT_EQ(moved.size_bytes(), 0U);
+  expect_empty("window", "show", [&] { moved.show(shown); });
+  expect_empty("window", "segment", [&] { (void)moved.segment(); });
+  expect_empty("window", "state", [&] { (void)moved.state(); });
+  expect_empty("window", "ordinal", [&] { (void)moved.ordinal(); });
+  expect_empty("window", "share", [&] { (void)moved.share(); });
+  moved.reset();
+  // NOLINTEND(bugprone-use-after-move)
+}
+
 TEST_F(moved_from, subscription) {
   subscription moved = client_.subscribe();
   const subscription taken = std::move(moved);

@@ -82,6 +82,7 @@ TEST_F(docs, man_page_lists_exactly_the_functions) {
   for (const char* path : {"include/gpushm/gpushm.h",
                            "include/gpushm/descriptor.h",
                            "include/gpushm/versions.h",
+                           "include/gpushm/window.h",
                            "include/gpushm/broker.h"}) {
     const std::string header = source_file(path);
     for (std::sregex_iterator at(header.begin(), header.end(), declaration);
