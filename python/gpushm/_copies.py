@@ -94,6 +94,14 @@ def on_stream(tensors: Sequence[Any], stream: object) -> Iterator[Callable[[], F
             yield Fence
 
 
+def wait_for_devices(tensors: Sequence[Any]) -> None:
+    """Block until the GPUs of PyTorch's tensors have no work of this process."""
+    import torch
+
+    for index in sorted({each.device.index for each in tensors if each.is_cuda}):
+        torch.cuda.synchronize(index)
+
+
 def _torch_stream(stream: Any, device: int) -> Any:
     import torch
 

@@ -9,11 +9,20 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gpushm import _core
-from gpushm._copies import Copy, Fence, enqueue, framework_of, naming, on_stream, part_of
+from gpushm._copies import (
+    Copy,
+    Fence,
+    enqueue,
+    framework_of,
+    naming,
+    on_stream,
+    part_of,
+    wait_for_devices,
+)
 from gpushm._errors import (
     BrokerGoneError,
     ErrorCode,
@@ -28,7 +37,7 @@ from gpushm._tensors import end_of, left
 from gpushm._tree import Leaf, place_arrays
 
 if TYPE_CHECKING:
-    from gpushm._core import Client, Segment, Stop, Subscription
+    from gpushm._core import Array, Client, Segment, Stop, Subscription
     from gpushm._types import Device
 
 __all__ = ["WeightPublisher", "WeightSubscriber"]
@@ -187,10 +196,12 @@ class WeightSubscriber:
     that uses the memory, as :meth:`Client.open`. ``client``: None connects, and :meth:`close` closes.
 
     ``mode``: ``"copy"``: the contents are copied into the engine's tensors, on a stream, between two
-    of its steps; right for CUDA graphs. ``"swap"``: the engine's tensors (PyTorch's) are pointed at the
-    version, without a copy; a captured graph would go on with the former memory, and must not be
-    launched again. ``cast``: ``"copy"`` converts elements of other types, too; otherwise they are
-    refused.
+    of its steps; right for CUDA graphs. ``"swap"``: the engine's tensors (PyTorch's) are pointed at
+    the version, without a copy; a captured graph would go on with the former memory, and must not be
+    launched again. ``"remap"``: as ``"swap"`` the first time; each later version, which must have the
+    same tensors in the same places, is mapped at the addresses of the first one (:class:`Window`):
+    without a copy, and right for graphs that are not running. ``cast``: ``"copy"`` converts elements
+    of other types, too; otherwise they are refused.
 
     Not for several threads at a time.
     """
@@ -200,13 +211,13 @@ class WeightSubscriber:
         name: str,
         *,
         parts: Sequence[str] = (),
-        mode: Literal["copy", "swap"] = "copy",
+        mode: Literal["copy", "swap", "remap"] = "copy",
         device: Device | None = None,
         cast: bool = False,
         client: Client | None = None,
     ) -> None:
-        if mode not in ("copy", "swap"):
-            raise ValueError('mode is "copy" or "swap"')
+        if mode not in ("copy", "swap", "remap"):
+            raise ValueError('mode is "copy", "swap" or "remap"')
         if cast and mode != "copy":
             raise ValueError(f'mode "{mode}" does not convert elements (cast is for "copy")')
         base, _, alias = name.partition("@")
@@ -227,6 +238,8 @@ class WeightSubscriber:
         self._targets: Any = None
         #: Of "swap": what the engine's tensors point at.
         self._used: list[Segment] = []
+        #: Of "remap": where the engine's tensors are.
+        self._windows: _Windows | None = None
         #: What copies and steps that are in flight may still read.
         self._retired: list[tuple[Fence, Any]] = []
 
@@ -313,8 +326,9 @@ class WeightSubscriber:
 
         What is enqueued on ``stream`` before sees the former contents, what is enqueued later the new
         ones: None is PyTorch's or CuPy's current stream. Work of other streams that uses the targets
-        must be ordered by the caller. Does not wait for the GPU; the version is held until its copies
-        are made.
+        must be ordered by the caller. Does not wait for the GPU, and holds the version until its copies
+        are made; but mode ``"remap"`` waits until the GPU has no work of this process, and the engine
+        must give it none until the call returns.
 
         Raises ValueError and TypeError, with the name of the tensor, for what does not fit: then nothing
         is changed. gpushm.ProtocolError for a damaged or hostile table.
@@ -330,7 +344,11 @@ class WeightSubscriber:
             copies = self._plan(members(targets), version.segments)
             self._applied = None  # until all of it is done
             if self._mode == "swap":
-                self._swap(copies, version.segments, stream)
+                self._swap(copies, stream)
+                self._used = version.segments
+            elif self._mode == "remap":
+                self._remap(copies, version.segments)
+                _close(version.segments)
             else:
                 self._retired.append((enqueue(copies, stream, self._cast), [version, copies]))
         except BaseException:
@@ -340,19 +358,26 @@ class WeightSubscriber:
         self._release()
         return version.number
 
-    def _swap(self, copies: Sequence[Copy], segments: list[Segment], stream: object) -> None:
+    def _swap(self, copies: Sequence[Copy], stream: object) -> None:
         targets = [each.target for each in copies]
         former = [self._used, *(each.data for each in targets)]
         for each in copies:
             each.target.data = each.source
         with on_stream(targets, stream) as fence:
             self._retired.append((fence(), former))
-        self._used = segments
+
+    def _remap(self, copies: Sequence[Copy], segments: list[Segment]) -> None:
+        wait_for_devices([each.target for each in copies])
+        assert self._windows is not None
+        self._windows.show(segments)
+        for each in copies:
+            if each.target.data_ptr() != each.source.data_ptr():
+                each.target.data = each.source
 
     def close(self) -> None:
         """Give up what it has open. Again: no effect.
 
-        Blocks until copies in flight are made, at most 30 s; tensors of mode ``"swap"`` stay valid. Raises
+        Blocks until copies in flight are made, at most 30 s; the engine's tensors stay valid. Raises
         gpushm.TimedOutError.
         """
         self._drop_next()
@@ -367,6 +392,9 @@ class WeightSubscriber:
             if self._retired:
                 time.sleep(0.001)
         self._used, self._targets = [], None
+        if self._windows is not None:
+            self._windows.close()
+            self._windows = None
         if self._events is not None:
             self._events.close()
             self._events = None
@@ -422,9 +450,18 @@ class WeightSubscriber:
         if not kinds:
             raise ValueError("there are no tensors to apply a version to")
         framework = kinds.pop()
-        if self._mode == "swap" and framework != "torch":
-            raise TypeError(f"mode \"swap\" is for PyTorch's tensors, not for {framework}'s")
-        parts = [_Part(each, framework) for each in segments]
+        if self._mode != "copy" and framework != "torch":
+            raise TypeError(
+                f"mode \"{self._mode}\" is for PyTorch's tensors, not for {framework}'s"
+            )
+        windows = self._windows
+        if self._mode != "remap":
+            parts = [_Part(Table(each), framework) for each in segments]
+        else:
+            if windows is None:
+                windows = _Windows(segments, framework)
+            windows.check(segments)
+            parts = windows.parts
         copies: list[Copy] = []
         for name, each in given.items():
             tensor = each.tensor if isinstance(each, Shard) else each
@@ -434,8 +471,9 @@ class WeightSubscriber:
                 member = _Member(name, tensor, whole(tensor.shape), tuple(tensor.shape))
             with naming(name):
                 copies += self._copies_of(member, parts)
-        if self._mode == "swap":
+        if self._mode != "copy":
             _check_tied(copies)
+        self._windows = windows
         return copies
 
     def _copies_of(self, member: _Member, parts: list[_Part]) -> list[Copy]:
@@ -453,7 +491,7 @@ class WeightSubscriber:
                     f"the version has {source.dtype}, and the engine {member.tensor.dtype}"
                 )
         pieces = pieces_of(member.box, [box for box, _ in boxes])
-        if self._mode == "swap":
+        if self._mode != "copy":
             return [self._whole_copy(member, sources, [box for box, _ in boxes])]
         return [
             Copy(
@@ -468,7 +506,7 @@ class WeightSubscriber:
         if member.box not in boxes:
             raise ValueError(
                 f"the version has no part {member.box.shape} at {member.box.start}, "
-                'and mode "swap" cannot join parts (use "copy")'
+                f'and mode "{self._mode}" cannot join parts (use "copy")'
             )
         source = sources[boxes.index(member.box)]
         if source.device != member.tensor.device:
@@ -481,8 +519,7 @@ class WeightSubscriber:
 class _Part:
     """The tensors of one part of a version."""
 
-    def __init__(self, segment: Segment, framework: str) -> None:
-        table = Table(segment)
+    def __init__(self, table: Table, framework: str) -> None:
         self.tensors = table.tensors(converter(framework))
         #: By name, which elements it has, and the shape of the whole tensor.
         self.boxes = {
@@ -497,7 +534,67 @@ class _Part:
                 box.check(shape)
                 self.boxes[name] = box, shape
         except (ValueError, KeyError) as error:
-            refuse(segment.name, f"its parts of tensors are not valid ({error})")
+            refuse(table.segment.name, f"its parts of tensors are not valid ({error})")
+
+
+class _WindowTable(Table):
+    """Tensors at the addresses of a window that shows their segment."""
+
+    def __init__(self, segment: Segment) -> None:
+        super().__init__(segment)
+        self.window = segment.window()
+
+    def segment_of(self, entry: dict[str, Any]) -> Any:
+        return self.window
+
+    def tensors(self, convert: Callable[[Array], Any]) -> dict[str, Any]:
+        return {name: self.tensor(name, convert) for name in self.names()}
+
+
+def _layout(table: Table) -> list[Any]:
+    """What two versions that are seen at the same addresses have in common."""
+    keys = ("dtype", "shape", "data_offsets", "strides", "framework_dtype")
+    tensors = [(name, table.entry(name)) for name in table.names()]
+    places = [(name, [entry.get(key) for key in keys]) for name, entry in tensors]
+    return [(table.metadata or {}).get(_SHARDS), *places]
+
+
+class _Windows:
+    """The parts of a version, at addresses that stay. ``segments``: of the first one."""
+
+    def __init__(self, segments: Sequence[Segment], framework: str) -> None:
+        tables = [_WindowTable(each) for each in segments]
+        self._windows = [each.window for each in tables]
+        self._layouts = [_layout(each) for each in tables]
+        self.parts = [_Part(each, framework) for each in tables]
+
+    def check(self, segments: Sequence[Segment]) -> None:
+        """Raise ValueError for a version that does not fit to the addresses."""
+        for each, layout in zip(segments, self._layouts, strict=True):
+            if _layout(Table(each)) != layout:
+                raise ValueError(
+                    f"{each.name} has other tensors, or other places of them, than the version that was "
+                    'mapped first (apply it with mode "copy", or with another subscriber)'
+                )
+
+    def show(self, segments: Sequence[Segment]) -> None:
+        """Show all of the segments, or, if that fails, the former ones."""
+        former = [each.segment for each in self._windows]
+        changed: list[int] = []
+        try:
+            for number, segment in enumerate(segments):
+                self._windows[number].show(segment)
+                changed.append(number)
+        except BaseException:
+            for number in changed:
+                self._windows[number].show(former[number])
+            raise
+        finally:
+            _close(former)
+
+    def close(self) -> None:
+        for each in self._windows:
+            each.close()
 
 
 def members(tensors: Any) -> dict[str, Any]:

@@ -113,3 +113,17 @@ def test_a_second_process_costs_no_memory(tmp_path):
     assert [each["way"] for each in rows] == ["from_pretrained", "shared_weights"]
     assert rows[0]["size"] == rows[1]["size"] > 700 << 20
     assert 1 <= rows[1]["of_model_with_one"]["Pss"] < 1.05
+
+
+def test_updates_are_applied_whole_in_each_mode(tmp_path):
+    pytest.importorskip("torch")
+    figures = tmp_path / "figures.json"
+    result = subprocess.run(
+        [sys.executable, str(PROGRAMS / "updates.py"),
+         "--json", str(figures), "--gib", "0.01", "--tensors", "5", "--updates", "2"],
+        env=os.environ | {"GPUSHM_COMMAND": str(command())},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    modes = [each["mode"] for each in json.loads(figures.read_text())]
+    assert modes == ["reference", "copy", "swap", "remap", "torch"]

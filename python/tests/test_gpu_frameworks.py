@@ -214,3 +214,100 @@ def test_jax_uses_a_segment_of_a_gpu_in_place(segment, start):
     status, out, err = child.end()
     assert status == 0, err
     assert out == "gpu True\n2048.0\n(2, 0)\n"
+
+
+# ---- live updates ----
+
+
+@pytest.fixture
+def publish(client):
+    publisher = gpushm.WeightPublisher("w/policy", device="0", client=client)
+    return publisher.update
+
+
+def test_an_update_is_ordered_on_the_stream_of_the_steps(client, publish, torch):
+    """Steps that are enqueued before an update see the former weights, later ones the new ones."""
+    weights, stream = torch.zeros(MIB, device="cuda"), torch.cuda.Stream()
+    subscriber = gpushm.WeightSubscriber("w/policy", client=client)
+    publish({"w": torch.ones(MIB, device="cuda")})
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        before = weights.sum()
+    assert subscriber.apply({"w": weights}, stream=stream) == 1
+    with torch.cuda.stream(stream):
+        after = weights.sum()
+    assert not stream.query()  # nothing has waited for the GPU
+    stream.synchronize()
+    assert (before.item(), after.item()) == (0, MIB)
+    subscriber.close()
+
+
+def test_an_update_is_published_after_the_work_of_its_stream(client, publish, torch):
+    stream = torch.cuda.Stream()
+    weights = torch.zeros(MIB, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        weights.fill_(3)
+    publish({"w": weights}, stream=stream)
+    assert (client.get("w/policy@latest", "torch")["w"] == 3).all()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        weights.fill_(4)
+        publish({"w": weights})  # the current stream
+    assert (client.get("w/policy@latest", "torch")["w"] == 4).all()
+
+
+@pytest.mark.parametrize("mode", ["copy", "remap"])
+def test_captured_graphs_see_updates(client, publish, torch, mode):
+    engine = torch.nn.Linear(256, 256, bias=False, device="cuda")
+    x = torch.ones(8, 256, device="cuda")
+    subscriber = gpushm.WeightSubscriber("w/policy", mode=mode, client=client)
+    publish({"weight": torch.full((256, 256), 1.0, device="cuda")})
+    assert subscriber.apply(engine) == 1
+    address = engine.weight.data_ptr()
+    with torch.no_grad():
+        engine(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = engine(x)
+    for value in range(1, 20):
+        publish({"weight": torch.full((256, 256), float(value), device="cuda")})
+        assert subscriber.apply(engine) == value + 1
+        graph.replay()
+        torch.cuda.synchronize()
+        assert (y == 256 * value).all()
+    assert engine.weight.data_ptr() == address
+    subscriber.close()
+
+
+def test_a_swap_keeps_what_running_steps_read(client, publish, torch):
+    engine = {"w": torch.zeros(MIB, device="cuda")}
+    subscriber = gpushm.WeightSubscriber("w/policy", mode="swap", client=client)
+    stream = torch.cuda.Stream()
+    sums = []
+    for value in range(1, 10):
+        publish({"w": torch.full((MIB,), float(value), device="cuda")})
+        assert subscriber.apply(engine, stream=stream) == value
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(20_000_000)
+            sums.append(engine["w"].sum())
+    stream.synchronize()
+    assert [each.item() for each in sums] == [float(value * MIB) for value in range(1, 10)]
+    subscriber.close()
+
+
+def test_shards_on_a_gpu(client, publish, torch):
+    whole = torch.arange(64 * 48, dtype=torch.float32, device="cuda").reshape(64, 48)
+    publish({"w": whole, "b": torch.ones(3, device="cuda", dtype=torch.bfloat16)})
+    part = torch.zeros(64, 24, device="cuda")
+    target = {
+        "w": gpushm.Shard(part, (64, 48), (0, 24)),
+        "b": torch.zeros(3, device="cuda").bfloat16(),
+    }
+    gpushm.WeightSubscriber("w/policy", client=client).apply(target)
+    torch.cuda.synchronize()
+    assert torch.equal(part, whole[:, 24:])
+    assert (target["b"] == 1).all()

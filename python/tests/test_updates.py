@@ -541,6 +541,81 @@ def test_modules_are_pointed_at_a_version(client, publisher) -> None:
     assert (engine.weight == 3).all()
 
 
+def test_versions_are_mapped_at_the_same_addresses(client) -> None:
+    torch = pytest.importorskip("torch")
+    parts = ["r0", "r1"]
+    ranks = [
+        gpushm.WeightPublisher(NAME, part=part, parts=parts, device="host", client=client)
+        for part in parts
+    ]
+    engine = {"a": torch.zeros(3), "b": torch.zeros(5)}
+    subscriber = gpushm.WeightSubscriber(NAME, parts=parts, mode="remap", client=client)
+
+    def publish(value: float, b_size: int = 5) -> int:
+        number = ranks[0].begin()
+        ranks[0].update({"a": torch.full((3,), value)}, number=number)
+        ranks[1].update({"b": torch.full((b_size,), value)}, number=number)
+        return number
+
+    addresses = set()
+    for value in range(1, 6):
+        assert subscriber.apply(engine) is None
+        number = publish(value)
+        assert subscriber.apply(engine) == number
+        assert (engine["a"] == value).all()
+        assert (engine["b"] == value).all()
+        addresses.add((engine["a"].data_ptr(), engine["b"].data_ptr()))
+        assert [each.number for each in client.versions(NAME)] == [number]
+    assert len(addresses) == 1
+    # Other tensors of the engine, at the same addresses; a part that does not fit changes nothing.
+    other = {"b": torch.zeros(5)}
+    assert subscriber.apply(other) == number
+    assert other["b"].data_ptr() == engine["b"].data_ptr()
+    publish(9, b_size=6)
+    with pytest.raises(ValueError, match="r1 has other tensors, or other places"):
+        subscriber.apply(engine)
+    assert (engine["a"] == 5).all()
+    assert (engine["b"] == 5).all()
+    subscriber.close()
+    assert (engine["b"] == 5).all()
+
+
+def test_a_version_that_cannot_be_mapped_leaves_the_former_one(client) -> None:
+    """The first part is mapped, the second cannot be: its memory has other chunks."""
+    torch = pytest.importorskip("torch")
+    parts = ["r0", "r1"]
+    engine = {"r0": torch.zeros(3000), "r1": torch.zeros(3000)}
+    subscriber = gpushm.WeightSubscriber(NAME, parts=parts, mode="remap", client=client)
+
+    def publish(value: float, chunk_size: int) -> None:
+        number = client.create_version(NAME, parts)
+        for part in parts:
+            offsets = {"data_offsets": [0, 12_000]}
+            table = json.dumps({part: {"dtype": "F32", "shape": [3000]} | offsets})
+            with client.create(
+                f"{NAME}@{number}/{part}",
+                _core.tensors_size(table),
+                device="host",
+                lifetime="persistent",
+                chunk_size=chunk_size if part == "r1" else 0,
+            ) as made:
+                made.view("float32", [3000]).copy_from(torch.full((3000,), value))
+                made.publish_tensors(table)
+
+    publish(1, 0)
+    assert subscriber.apply(engine) == 1
+    publish(2, 4096)
+    with pytest.raises(gpushm.SizeMismatchError, match="chunks"):
+        subscriber.apply(engine)
+    assert subscriber.version is None
+    assert (engine["r0"] == 1).all()
+    assert (engine["r1"] == 1).all()
+    publish(3, 0)
+    assert subscriber.apply(engine) == 3
+    assert (engine["r0"] == 3).all()
+    assert (engine["r1"] == 3).all()
+
+
 def test_tied_tensors_stay_tied(client, publisher) -> None:
     torch = pytest.importorskip("torch")
     trainer = {"a": torch.ones(3), "b": torch.zeros(3)}
