@@ -91,6 +91,24 @@ TEST_P(load_cli, replaces_a_model) {
   EXPECT_EQ(run({"ls", "-q", "--all"}).out, "w\n");
 }
 
+TEST_P(load_cli, loads_versions) {
+  const std::string path = file("model.safetensors", "weights");
+  const auto first = load(path, {"--new-version"});
+  EXPECT_EQ(first.status, exited(0)) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("loaded \"w@1\": 1 tensors, read by this process"));
+  static_cast<void>(file("model.safetensors", "WEIGHTS"));
+  const auto second = load(path, {"--new-version", "--json"});
+  EXPECT_EQ(json::parse(second.out).at("loaded").at("name"), "w@2") << second.err;
+  EXPECT_EQ(run({"ls", "-q", "--all"}).out, "w@1\nw@2\n");
+  const auto bare = load(path);
+  EXPECT_EQ(bare.status, exited(1));
+  EXPECT_THAT(bare.err, HasSubstr("versions of this name exist"));
+  EXPECT_EQ(load(path, {"--new-version", "--replace"}).status, exited(2));
+  const auto missing = load(cli_.directory() / "missing", {"--new-version"});
+  EXPECT_EQ(missing.status, exited(1));
+  EXPECT_EQ(run({"ls", "-q", "--all"}).out, "w@1\nw@2\n") << "a failed load leaves nothing";
+}
+
 /// One rank's part of a model with a fused matrix, by bytes.
 TEST_P(load_cli, loads_selections) {
   const std::string path = cli_.directory() / "model.safetensors";

@@ -22,6 +22,7 @@
 #include "base/text/text_layout.hpp"
 #include "gpushm/client.hpp"
 #include "gpushm/tensors.hpp"
+#include "gpushm/versions.hpp"
 
 namespace gpushm::cli {
 
@@ -32,6 +33,7 @@ struct load_arguments {
   std::vector<std::string> paths;
   std::string name;
   load_options options;
+  bool is_new_version = false;
 };
 
 void add_load_arguments(CLI::App& app, load_arguments& arguments) {
@@ -92,6 +94,9 @@ void add_load_arguments(CLI::App& app, load_arguments& arguments) {
   app.add_flag("--replace",
                arguments.options.replace,
                "Remove another model of this name, or former contents of the files, and load");
+  app.add_flag("--new-version",
+               arguments.is_new_version,
+               "Load it as the next version of the name: NAME@latest, when it is complete");
   add_duration(app, "--timeout", "Time limit (default: an hour)", [&](auto value) {
     arguments.options.timeout = value;
   });
@@ -140,6 +145,9 @@ void show(const load_arguments& arguments, const segment& loaded, const account&
 
 int run_load(const load_arguments& arguments) {
   check_is_own(arguments.name, "load");
+  if (arguments.is_new_version && arguments.options.replace) {
+    refuse("--replace", "with --new-version", "one of the two");
+  }
   const app::stop_signal stop;
   std::stop_source stop_load;
   client broker = connect(arguments.connection);
@@ -163,7 +171,11 @@ int run_load(const load_arguments& arguments) {
     done.has_waited = done.has_waited || !far.is_here;
     done.bytes = far.bytes;
   };
-  const segment loaded = load_tensors(broker, arguments.name, arguments.paths, options);
+  std::string name = arguments.name;
+  if (arguments.is_new_version) {
+    name += '@' + std::to_string(create_version(broker, arguments.name));
+  }
+  const segment loaded = load_tensors(broker, name, arguments.paths, options);
   done.seconds = std::chrono::duration<double>(clock::now() - start).count();
   bar.reset();
   show(arguments, loaded, done);
