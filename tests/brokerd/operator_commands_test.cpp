@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
@@ -103,6 +104,29 @@ TEST_F(operator_commands, list_who_has_what) {
   const run_result later = run({"ls", "--by", "principal"});
   EXPECT_THAT(later.out, ContainsRegex("left +4 KiB +host +persistent +live +>[0-9]+s"))
       << "older than the broker: " << later.err;
+}
+
+TEST_F(operator_commands, name_the_pods_of_a_list) {
+  const gpushm::segment held = make("held");
+  const std::string path = directory_ / "pods";
+  const auto listed_with = [&](const std::string& pods) {
+    std::ofstream(path) << pods;
+    return run({"ls", "--by", "principal", "--pods", path});
+  };
+  // This process is in no pod: its principal stays as it is.
+  const run_result plain = run({"ls", "--by", "principal"});
+  const run_result other = listed_with("UID NS NAME\n11111111-2222 ml trainer-0\n");
+  EXPECT_EQ(other.status.code, 0) << other.err;
+  EXPECT_THAT(other.out, HasSubstr("held"));
+  EXPECT_THAT(other.out, Not(HasSubstr("trainer-0")));
+  EXPECT_THAT(run({"ls", "--by", "principal", "--pods", path, "--json"}).out,
+              HasSubstr("\"pod\":null,\"holder_pods\":{}"));
+  const run_result wrong = listed_with("11111111-2222 ml trainer-0\nnonsense\n");
+  EXPECT_EQ(wrong.status.code, 1);
+  EXPECT_THAT(wrong.err, HasSubstr("line 2 is not a uid, a namespace and a name"));
+  EXPECT_EQ(run({"ls", "--by", "principal", "--pods", directory_ / "missing"}).status.code, 1);
+  EXPECT_EQ(run({"ls", "--pods", path}).status.code, 2) << "of segments by principal only";
+  EXPECT_EQ(plain.status.code, 0);
 }
 
 TEST_F(operator_commands, show_the_broker) {

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
-#include <array>
-#include <iostream>
-
 #include "apps/gpushm/cdi/commands.hpp"
 #include "apps/gpushm/cdi/problem_json.hpp"
 #include "apps/gpushm/cdi/spec_directories.hpp"
 #include "apps/gpushm/command.hpp"
 #include "apps/gpushm/exit_status.hpp"
+#include "apps/gpushm/input_file.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
@@ -51,21 +49,12 @@ void take(findings& findings,
   }
 }
 
-cdi::parsed read_standard_input() {
-  std::string text;
-  std::array<char, 65'536> part{};
-  // One byte over the limit suffices to reject it.
-  while (text.size() <= cdi::max_document_bytes && std::cin) {
-    std::cin.read(part.data(), part.size());
-    text.append(part.data(), static_cast<std::size_t>(std::cin.gcount()));
-  }
-  return cdi::parse(text, "-");
-}
-
 findings check_files(const std::vector<std::string>& files) {
   findings findings;
   for (const std::string& file : files) {
-    const cdi::parsed read = file == "-" ? read_standard_input() : cdi::load(file);
+    const cdi::parsed read = file == "-"
+                                 ? cdi::parse(read_standard_input(cdi::max_document_bytes), "-")
+                                 : cdi::load(file);
     take(findings, file, read.content, read.problems.empty(), read.warnings);
     append(findings.problems, read.problems);
   }

@@ -2,8 +2,6 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
-#include <iostream>
 #include <set>
 #include <string>
 #include <vector>
@@ -11,48 +9,23 @@
 #include "apps/gpushm/command.hpp"
 #include "apps/gpushm/commands.hpp"
 #include "apps/gpushm/exit_status.hpp"
+#include "apps/gpushm/input_file.hpp"
 #include "apps/gpushm/json_output.hpp"
 #include "apps/gpushm/k8s/lint.hpp"
 #include "apps/gpushm/options.hpp"
 #include "apps/gpushm/output.hpp"
-#include "base/files/file.hpp"
-#include "base/files/syscall.hpp"
 
 namespace gpushm::cli {
 
 namespace {
 
 constexpr std::size_t max_bytes = 4UL << 20U;
-constexpr const char* operation = "read manifest";
 
 struct lint_arguments {
   std::vector<std::string> files;
   k8s::lint_options options;
   bool json = false;
 };
-
-std::string read_standard_input() {
-  std::string text;
-  std::array<char, 65'536> part{};
-  // One byte above the limit is enough for a refusal.
-  while (text.size() <= max_bytes && std::cin) {
-    std::cin.read(part.data(), part.size());
-    text.append(part.data(), static_cast<std::size_t>(std::cin.gcount()));
-  }
-  return text;
-}
-
-std::string read(const std::string& file) {
-  if (file == "-") {
-    return read_standard_input();
-  }
-  errno = 0;
-  auto text = base::read_small_file(file, max_bytes + 1);
-  if (!text) {
-    base::throw_errno(errno, operation, file, "read");
-  }
-  return *std::move(text);
-}
 
 void print_text(const std::vector<k8s::finding>& findings, const k8s::manifests& manifests) {
   for (const k8s::finding& each : findings) {
@@ -137,14 +110,8 @@ void add(CLI::App& app, lint_arguments& out) {
 int run(const lint_arguments& arguments) {
   k8s::manifests manifests;
   for (const std::string& file : arguments.files) {
-    const std::string text = read(file);
-    if (text.size() > max_bytes) {
-      throw error(errc::message_too_large,
-                  operation,
-                  file,
-                  "the file is larger than 4 MiB",
-                  "split its documents into several files");
-    }
+    const std::string text =
+        read_input("read manifest", file, max_bytes, "split its documents into several files");
     manifests.add(text, file);
   }
   const auto findings = k8s::lint(manifests, arguments.options);

@@ -29,6 +29,7 @@ struct list_arguments {
   bool ipc = false;  ///< who exports to unchanged programs, in place of segments
   bool by_principal = false;
   node_arguments node;  ///< if by_principal
+  std::string pods;     ///< the file of `pod_names`; empty: none
 };
 /// `gpushm ls --by principal`.
 [[nodiscard]] int run_list_by_principal(const list_arguments& arguments);

@@ -9,6 +9,7 @@
 
 #include "apps/gpushm/exit_status.hpp"
 #include "apps/gpushm/node/operator.hpp"
+#include "apps/gpushm/node/pod_names.hpp"
 #include "apps/gpushm/output.hpp"
 #include "apps/gpushm/segment/describe.hpp"
 #include "base/text/size_text.hpp"
@@ -40,15 +41,15 @@ std::string state_of(const segment_row& row) {
   return row.published ? std::string(to_string(row.state)) : "unpublished";
 }
 
-std::string holders_of(const segment_row& row) {
+std::string holders_of(const segment_row& row, const pod_names& pods) {
   std::string text;
   for (const std::string& each : row.holders) {
-    text += (text.empty() ? "" : ", ") + each;
+    text += (text.empty() ? "" : ", ") + pods.text_of(each);
   }
   return text.empty() ? "-" : text + (row.holders.size() == domains::max_holders ? ", …" : "");
 }
 
-std::string table_of(const std::vector<segment_row>& rows) {
+std::string table_of(const std::vector<segment_row>& rows, const pod_names& pods) {
   using align = base::table::align;
   base::table table({{"PRINCIPAL"},
                      {"NAME"},
@@ -60,7 +61,7 @@ std::string table_of(const std::vector<segment_row>& rows) {
                      {"LEASES", align::right},
                      {"HELD BY"}});
   for (const segment_row& each : rows) {
-    table.add({each.principal,
+    table.add({pods.text_of(each.principal),
                each.name,
                base::size_text(each.allocated_bytes),
                each.device.substr(0, 12),
@@ -68,13 +69,25 @@ std::string table_of(const std::vector<segment_row>& rows) {
                state_of(each),
                age_of(each),
                std::to_string(each.leases),
-               holders_of(each)});
+               holders_of(each, pods)});
   }
   return table.text();
 }
 
-json to_json(const segment_row& row) {
+json to_json(const segment_row& row, const pod_names& pods) {
+  json holder_pods = json::object();
+  for (const std::string& each : row.holders) {
+    if (const auto name = pods.name_of(each); !name.empty()) {
+      holder_pods[each] = name;
+    }
+  }
+  json pod;  // null: not a pod, or not known
+  if (const auto name = pods.name_of(row.principal); !name.empty()) {
+    pod = name;
+  }
   return {{"principal", row.principal},
+          {"pod", std::move(pod)},
+          {"holder_pods", std::move(holder_pods)},
           {"name", row.name},
           {"generation", row.generation},
           {"size_bytes", row.size_bytes},
@@ -132,6 +145,7 @@ std::string age_text(std::chrono::milliseconds age) {
 }
 
 int run_list_by_principal(const list_arguments& arguments) {
+  const pod_names pods = arguments.pods.empty() ? pod_names() : pod_names(arguments.pods);
   const domains::private_socket broker(arguments.node.run_dir);
   std::vector<segment_row> rows = sorted_segments(broker, arguments.node.domain);
   const bool shows_internal = arguments.all || arguments.prefix.find('~') != std::string::npos;
@@ -142,7 +156,7 @@ int run_list_by_principal(const list_arguments& arguments) {
   if (arguments.connection.json) {
     json document{{"domain", arguments.node.domain}, {"segments", json::array()}};
     for (const segment_row& each : rows) {
-      document["segments"].push_back(to_json(each));
+      document["segments"].push_back(to_json(each, pods));
     }
     print_json(document);
   } else if (arguments.names_only) {
@@ -152,7 +166,7 @@ int run_list_by_principal(const list_arguments& arguments) {
   } else if (rows.empty()) {
     note(fmt::format("no segments in domain \"{}\"", arguments.node.domain));
   } else {
-    print(table_of(rows));
+    print(table_of(rows, pods));
   }
   return exit_ok;
 }

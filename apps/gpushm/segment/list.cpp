@@ -29,6 +29,14 @@ void add_list_arguments(CLI::App& app, list_arguments& arguments) {
                  "who has them open",
                  arguments.by_principal,
                  {{"principal", true}});
+  add_text(
+      app,
+      "--pods",
+      "FILE",
+      "Names of pods: lines of UID, namespace and name, as kubectl prints them (- for standard "
+      "input)",
+      [&](const std::string& text) { arguments.pods = text; })
+      ->needs(by_option);
   for (CLI::Option* const each : add_node(app, arguments.node)) {
     each->needs(by_option);
   }
