@@ -15,10 +15,12 @@
 #include "tensors/files/hash.hpp"
 #include "tensors/files/layout.hpp"
 #include "tests/support/broker_process/cli.hpp"
+#include "tests/support/container/gpu_access.hpp"
 #include "tests/support/fake_driver/fake_gpus.hpp"
 #include "tests/support/process/child.hpp"
 #include "tests/support/process/deadline.hpp"
 #include "tests/support/process/programs.hpp"
+#include "tests/weights/places.hpp"
 #include "tests/weights/sample_model.hpp"
 
 namespace gpushm_tests {
@@ -73,10 +75,13 @@ std::set<std::string> keys(const json& object) {
   return names;
 }
 
-class weights_cli : public ::testing::TestWithParam<const char*> {
+class weights_cli : public ::testing::TestWithParam<where> {
  protected:
   void SetUp() override {
-    if (GetParam() != std::string("host")) {
+    if (GetParam() == where::real && gpushm_testing::nvidia_minors().empty()) {
+      GTEST_SKIP() << "no NVIDIA GPU on this machine";
+    }
+    if (GetParam() == where::fake) {
       fake_.emplace();
     }
     broker_.emplace(child::start(command({"serve", "--accept-fake-chunks"})));
@@ -150,10 +155,11 @@ class weights_cli : public ::testing::TestWithParam<const char*> {
       }
       bytes += each.bytes;
     }
-    order("tensors " + name + " " + GetParam() + " " + file(table.dump()) + " " + file(bytes));
+    order("tensors " + name + " " + device_of(GetParam()) + " " + file(table.dump()) + " " +
+          file(bytes));
   }
   void publish_raw(const std::string& name, const std::string& bytes) {
-    order("raw " + name + " " + GetParam() + " " + file(bytes));
+    order("raw " + name + " " + device_of(GetParam()) + " " + file(bytes));
   }
   /// Publishes the next version of `base` as one part.
   std::string next_version(const std::string& base, const std::vector<stored>& tensors) {
@@ -617,7 +623,7 @@ TEST_P(weights_cli, refuses_damaged_and_hostile_tables) {
   EXPECT_EQ(verified.status, exited(2));
   EXPECT_EQ(json::parse(verified.out).at("error").at("code"), "protocol_error");
   const auto refused = [&](const std::string& name, const json& metadata, const char* code) {
-    order("raw " + name + " " + GetParam() + " " + file(std::string(4096, 'x')) + " " +
+    order("raw " + name + " " + device_of(GetParam()) + " " + file(std::string(4096, 'x')) + " " +
           file(metadata.dump()));
     const auto result = weights({"diff", name, "w/x@1", "--json"});
     EXPECT_EQ(result.status, exited(2)) << result.out;
@@ -777,9 +783,10 @@ TEST_P(weights_cli, versions_are_completed) {
             "/run/gpushm/d/…, $XDG_RUNTIME_DIR/gpushm/d/…)\n");
 }
 
-INSTANTIATE_TEST_SUITE_P(on, weights_cli, ::testing::Values("host", "0"), [](const auto& chosen) {
-  return std::string(chosen.param == std::string("host") ? "host" : "fake");
-});
+INSTANTIATE_TEST_SUITE_P(on,
+                         weights_cli,
+                         ::testing::Values(where::host, where::fake, where::real),
+                         name_of);
 
 }  // namespace
 }  // namespace gpushm_tests

@@ -85,13 +85,14 @@ rollback_step rollback_step_for(client& broker, const rollback_arguments& argume
   return {from, lower->number};
 }
 
-/// Withdraws the version that `latest` refers to. Returns what it refers to from now on: another
-/// process may have published a version meanwhile.
+/// Withdraws the version that `latest` refers to. Returns what it refers to from now on. Throws
+/// `error` if another process has published a version meanwhile, or removed the one below.
 std::uint64_t withdraw_latest(client& broker, const std::string& name, std::uint64_t number) {
   withdraw_version(broker, name, number);
   const std::string alias = alias_text(name, base::latest_alias);
+  std::uint64_t now = 0;
   try {
-    return resolve_version(broker, alias);
+    now = resolve_version(broker, alias);
   } catch (const error& why) {
     if (why.code() != errc::no_such_segment) {
       throw;
@@ -103,6 +104,17 @@ std::uint64_t withdraw_latest(client& broker, const std::string& name, std::uint
                             number),
                 "publish the next version");
   }
+  if (now > number) {
+    throw error(errc::gone_or_replaced,
+                "roll back",
+                alias,
+                fmt::format("version {} is withdrawn, but version {}, which was published "
+                            "meanwhile, is the newest one now",
+                            number,
+                            now),
+                "roll back again if that one is to be withdrawn, too");
+  }
+  return now;
 }
 
 int run_rollback(const rollback_arguments& arguments) {
