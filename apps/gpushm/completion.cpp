@@ -68,32 +68,34 @@ std::string commands_below(const std::vector<command_entry>& table, const std::s
   return text;
 }
 
-/// Names of segments, for arguments and options that take one. Empty without a broker.
-std::string segment_names(const std::string& socket) {
-  std::string text;
+/// Which names an argument can have.
+struct name_kinds {
+  bool segments = false;
+  bool versions = false;  ///< "w/x@7", also if it has several parts
+  bool bases = false;     ///< names that have versions
+};
+
+/// Names for arguments and options that take one. Empty without a broker.
+std::string names_of(const std::string& socket, const name_kinds& kinds) {
+  std::set<std::string> names;
   try {
     for (const segment_info& each : segments_for_hint(socket)) {
       // A name with a line feed would be two; such names cannot be created, but a broker is another
       // process.
-      if (internal_text(each.name).empty() && base::printable(each.name) == each.name) {
-        text += each.name + "\n";
-      }
-    }
-  } catch (const error&) {  // NOLINT(bugprone-empty-catch): without a broker there are no names
-  }
-  return text;
-}
-
-/// The names that have versions, and, if `with_numbers`, their versions. Empty without a broker.
-std::string versioned_names(const std::string& socket, bool with_numbers) {
-  std::set<std::string> names;
-  try {
-    for (const segment_info& each : segments_for_hint(socket)) {
-      const std::size_t at = each.name.find('@');
-      if (at == std::string::npos || base::printable(each.name) != each.name) {
+      if (!internal_text(each.name).empty() || base::printable(each.name) != each.name) {
         continue;
       }
-      names.insert(each.name.substr(0, with_numbers ? each.name.find('/', at) : at));
+      if (kinds.segments) {
+        names.insert(each.name);
+      }
+      if (const std::size_t at = each.name.find('@'); at != std::string::npos) {
+        if (kinds.versions) {
+          names.insert(each.name.substr(0, each.name.find('/', at)));
+        }
+        if (kinds.bases) {
+          names.insert(each.name.substr(0, at));
+        }
+      }
     }
   } catch (const error&) {  // NOLINT(bugprone-empty-catch): without a broker there are no names
   }
@@ -152,13 +154,14 @@ std::string arguments_of(const command_entry& command, const std::string& socket
     return {};
   }
   if (takes_segment(command.name)) {
-    return segment_names(socket);
+    return names_of(socket, {.segments = true, .versions = command.name == "rm"});
   }
   if (command.name == "weights diff" || command.name == "weights verify") {
-    return versioned_names(socket, true) + std::string(files);
+    return names_of(socket, {.segments = true, .versions = true}) + std::string(files);
   }
   if (command.name.starts_with("weights ")) {
-    return versioned_names(socket, command.name == "weights pin");
+    const bool takes_version = command.name == "weights pin";
+    return names_of(socket, {.versions = takes_version, .bases = !takes_version});
   }
   const std::string& name = argument->names.front();
   return name == "FILE" || name == "PROGRAM" ? std::string(files)

@@ -53,7 +53,7 @@ Done.
 The operation failed; one line on standard error gives the operation, the cause and the next step.
 .TP
 .B 2
-Wrong usage.
+Wrong usage; of weights diff and weights verify, whose status 1 means that something differs, also every failure.
 .SH ENVIRONMENT
 .TP
 .B GPUSHM_SOCKET

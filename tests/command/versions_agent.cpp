@@ -6,10 +6,9 @@
 //   raw NAME DEVICE BYTES [METADATA]  publishes a segment with these bytes and metadata (files)
 //   poke NAME OFFSET VALUE            changes a byte of a published segment
 //   hold NAME                         opens a segment until the end
-#include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -26,7 +25,9 @@ std::string contents_of(const std::string& path) {
   if (!file) {
     throw error(errc::system_error, "agent", path, "cannot be opened");
   }
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream bytes;
+  bytes << file.rdbuf();
+  return bytes.str();
 }
 
 class agent {

@@ -778,6 +778,8 @@ TEST_P(weights_cli, versions_are_completed) {
   EXPECT_EQ(completed("rollback", "w/x"), "w/x\n");
   EXPECT_EQ(completed("pin", ""), "w/p@1\nw/x@1\n");
   EXPECT_EQ(completed("diff", "w/x"), "w/x@1\n:files\n");
+  EXPECT_EQ(completed("verify", "w/p"), "w/p@1\nw/p@1/r0\n:files\n");
+  EXPECT_EQ(run({"complete", "--", "rm", ""}).out, "w/p@1\nw/p@1/r0\nw/x@1\n");
   EXPECT_EQ(completed("unpin", "--soc"),
             "--socket\tThe broker's socket (else $GPUSHM_SOCKET, "
             "/run/gpushm/d/…, $XDG_RUNTIME_DIR/gpushm/d/…)\n");
