@@ -47,12 +47,12 @@ GPUSHM_API void gpushm_window_close(gpushm_window* window);
  *
  * No CPU, GPU or stream may use the memory during the call. Only work of the legacy default stream
  * of the window's GPU, and captures that are ordered with it, are detected (segment_busy);
- * synchronize all others first. What was captured before, and programs of graphs, use the new
- * memory from the next launch on: they contain addresses only. What has translated the addresses to
- * memory goes on to use the former memory, or fails: undo it before the call, and repeat it
- * afterwards. That includes cudaHostRegister, registration with NCCL and for RDMA, and access that
- * the program has given other GPUs with cuMemSetAccess. Other processes have no part in a window:
- * each changes its own.
+ * synchronize all others first, and wait for launched graphs. Graphs that were captured before
+ * contain addresses only: they use the new memory from their next launch on. What has registered
+ * the addresses uses the former memory, or fails: unregister them before the call, and register
+ * them again afterwards. That includes cudaHostRegister, NCCL, RDMA, and access that the program
+ * has given other GPUs with cuMemSetAccess. The driver has no IPC handles of a window's memory, and
+ * other processes have no part in it: each changes its own windows.
  *
  * After a failure the window shows the former segment, as before. If even that cannot be mapped
  * again, the state of the window is GPUSHM_SEGMENT_SUSPENDED: nothing is mapped, every access fails

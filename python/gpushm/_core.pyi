@@ -389,8 +389,8 @@ class Array:
         """
         Pickles the place in a published segment, which the receiver opens by name (SharedTensor).
 
-        Raises TypeError for memory of another library, gpushm.InvalidArgumentError for a segment that
-        is not published, BufferError if :attr:`ready` is not reached.
+        Raises TypeError for memory of another library or of a window, gpushm.InvalidArgumentError
+        for a segment that is not published, BufferError if :attr:`ready` is not reached.
         """
 
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> CapsuleType:
@@ -663,6 +663,97 @@ class Segment:
         ``socket``: the path by which importers reach the broker's socket; empty: its absolute path here.
         Raises gpushm.InvalidArgumentError for a segment without a broker.
         """
+
+    def window(self) -> Window:
+        """
+        Map the memory a second time, at addresses that can show other segments later.
+
+        For the backends ``"host"`` and ``"cuda-vmm"``. While a window shows it, the segment can be suspended
+        with ``"keep"`` only, which does not change the window. Blocks for round trips to the broker, and
+        while the driver maps.
+        Raises gpushm.NotSupportedError, InvalidArgumentError (suspended, or imported without a broker),
+        TooManyDescriptorsError, OutOfMemoryError, BrokerGoneError, DriverError.
+        """
+
+class Window:
+    """
+    Addresses at which this process sees the memory of one segment after the other.
+
+    An engine that has captured its addresses in CUDA graphs gets new weights at them without a copy:
+    ``window = segment.window()``, tensors of ``window.view(...)``, and ``window.show(next)``. Arrays,
+    buffers and tensors of a window keep it, and with it the segment that it shows.
+    A context manager: closes at the end. May be shared between threads.
+    Attributes and methods raise gpushm.InvalidArgumentError after :meth:`close`.
+    """
+
+    def show(self, segment: Segment) -> None:
+        """
+        Map the memory of another segment at the same addresses, instead of the former one.
+
+        ``segment`` has the size, the chunks, the device and the access of the first one, and may be closed
+        afterwards. No effect if it is shown already. Finish all work that uses the window before: CUDA
+        graphs, streams, other libraries, and what they have registered at its addresses. Only work of the
+        legacy default stream is detected. Blocks for round trips to the broker, and while the driver maps.
+
+        After a failure the former segment is shown, unless :attr:`state` is ``"suspended"``: then nothing
+        is mapped, every access fails as to unmapped memory, and another call may succeed.
+        Raises gpushm.SizeMismatchError, InvalidArgumentError (another device or access, or suspended),
+        NotSupportedError, SegmentBusyError, TooManyDescriptorsError, BrokerGoneError, DriverError.
+        """
+
+    def view(self, dtype: object = 'uint8', shape: int | Sequence[int] | None = None, *, offset: int = 0, strides: Sequence[int] | None = None) -> Array:
+        """
+        An array on the window, as :meth:`Segment.view` makes it; it keeps the window open.
+
+        Its elements are those of the segment that is shown. It cannot be pickled: its addresses are of this
+        process. Raises gpushm.SizeMismatchError, InvalidArgumentError (nothing is mapped), TypeError,
+        ValueError.
+        """
+
+    @property
+    def segment(self) -> Segment:
+        """
+        The segment that is shown, as another open of it: close it. While nothing is mapped, the last one.
+        """
+
+    @property
+    def state(self) -> Literal['live', 'removed', 'exporter-gone', 'broker-gone', 'unknown', 'device-lost', 'suspended']:
+        """
+        As :attr:`Segment.state`, of the segment that is shown; ``"suspended"`` while nothing is
+        mapped. Reads shared memory only.
+        """
+
+    @property
+    def data_ptr(self) -> int:
+        """
+        Address of the first byte, which never changes: a device pointer on a GPU.
+        """
+
+    @property
+    def size(self) -> int:
+        """Bytes, as of each of its segments."""
+
+    @property
+    def device(self) -> str:
+        """
+        What uses the memory: ``"host"``, or ``"cuda:0"`` as CUDA numbers it in this process.
+        """
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+
+    def close(self) -> None:
+        """
+        Give up this handle. Again: no effect. The addresses stay reserved as long as an array of the window
+        exists. Does not wait for GPU work: synchronise first.
+        """
+
+    def __repr__(self) -> str: ...
+
+    def __enter__(self) -> Window: ...
+
+    def __exit__(self, type: object, value: object, traceback: object, /) -> None: ...
 
 class Subscription:
     """

@@ -105,6 +105,11 @@ nb::bytes to_bytes(const array& self) {
 }
 
 nb::tuple reduce(const array& self) {
+  if (self.of_window) {
+    throw nb::type_error(
+        "the array is of a window, whose addresses are of this process and show other segments "
+        "later (pickle a view of the segment)");
+  }
   if (self.segment == nullptr) {
     throw nb::type_error(
         "the array is not of a segment, so that no other process can open it (put() it, or share() "
@@ -279,6 +284,7 @@ array array_in(const memory_range& range, std::optional<readiness> ready) {
   result.segment = range.segment;
   result.device = range.device;
   result.readonly = range.readonly;
+  result.of_window = range.of_window;
   result.ready = std::move(ready);
   result.name = range.name;
   return result;
@@ -567,9 +573,9 @@ void register_array(nb::module_& module) {
            nb::sig("def __reduce__(self) -> tuple[Any, ...]"),
            "Pickles the place in a published segment, which the receiver opens by name "
            "(SharedTensor).\n\n"
-           "Raises TypeError for memory of another library, gpushm.InvalidArgumentError for a "
-           "segment that\n"
-           "is not published, BufferError if :attr:`ready` is not reached.");
+           "Raises TypeError for memory of another library or of a window, "
+           "gpushm.InvalidArgumentError\n"
+           "for a segment that is not published, BufferError if :attr:`ready` is not reached.");
   register_exchange(type);
   register_exchange_table(type);
   module.def("rearrange",

@@ -34,6 +34,7 @@ struct array {
   const dtype* type = nullptr;
   dl::device device{dl::device_cpu, 0};
   bool readonly = true;
+  bool of_window = false;  ///< of a gpushm.Window, where `segment` is null
   bool unflagged = false;  ///< for consumers of DLPack before 1.0, although it is read-only
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  ///< in elements, one for each dimension
@@ -73,6 +74,7 @@ struct memory_range {
   std::uint64_t bytes = 0;
   dl::device device{dl::device_cpu, 0};
   bool readonly = true;
+  bool of_window = false;
   std::string name;
 };
 

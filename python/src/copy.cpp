@@ -44,6 +44,10 @@ std::uint64_t offset_in_segment(const array& array) {
 }
 
 void require_segment(const array& array) {
+  if (array.of_window) {
+    throw nb::type_error(
+        "gpushm does not copy memory of a window on a GPU (copy it with the library that uses it)");
+  }
   if (array.segment == nullptr) {
     throw nb::type_error(
         "gpushm does not copy memory that another library has on a GPU (copy it with that "

@@ -68,6 +68,8 @@ class closable {
     }
     return handle_;
   }
+  /// Null after close().
+  [[nodiscard]] const std::shared_ptr<Handle>& shared() const noexcept { return handle_; }
   /// Gives the handle up, so that no other call can get it; null after close().
   [[nodiscard]] std::shared_ptr<Handle> take() noexcept { return std::exchange(handle_, nullptr); }
   /// Is requested by close(): for the calls that wait.

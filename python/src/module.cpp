@@ -24,6 +24,7 @@
 #include "ticket.hpp"
 #include "timeline.hpp"
 #include "torch_pool.hpp"
+#include "window.hpp"
 
 NB_MODULE(_core, module) {
   using namespace gpushm_python;
@@ -37,6 +38,7 @@ NB_MODULE(_core, module) {
   register_dtypes(module);
   register_array(module);
   register_segment(module);
+  register_window(module);
   register_subscription(module);
   register_channel(module);
   register_client(module);

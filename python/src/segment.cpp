@@ -20,6 +20,7 @@
 #include "tensors.hpp"
 #include "ticket.hpp"
 #include "timeline.hpp"
+#include "window.hpp"
 
 namespace gpushm_python {
 namespace {
@@ -508,6 +509,7 @@ void register_segment(nb::module_& module) {
       type, [](const segment_object& self) { return self.bytes("__dlpack__"); }, docs_of_bytes);
   register_tensors_methods(type);
   register_ticket_methods(type);
+  register_window_methods(type);
 }
 
 }  // namespace gpushm_python

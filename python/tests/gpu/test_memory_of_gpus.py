@@ -142,6 +142,38 @@ def test_memory_of_a_gpu_is_suspended_and_resumed_at_its_address(client, segment
     assert segment.read(0, 6) == b"before"
 
 
+def test_a_window_on_a_gpu_shows_one_segment_after_the_other(client, broker):
+    for name, value in (("a", 1), ("b", 2)):
+        with client.create(name, MIB, device="0", lifetime="persistent") as made:
+            made.fill(value)
+            made.publish()
+    copy = client.create("copy", MIB, device="0")
+    with gpushm.connect(broker.socket) as other, other.open("a") as first:
+        window = first.window()
+        array = window.view("float32", (2, 8))
+        assert (window.device, array.__dlpack_device__()) == ("cuda:0", (2, 0))
+        address = array.__cuda_array_interface__["data"]
+        assert address == (window.data_ptr, True)
+        tensor = dlpack.take(array.__dlpack__(max_version=(1, 0)))
+        for name, value in (("b", 2), ("a", 1), ("b", 2)):
+            with other.open(name) as following:
+                window.show(following)
+            copy.write(window.view())
+            assert copy.read() == bytes([value]) * MIB
+            assert array.__cuda_array_interface__["data"] == address
+    with pytest.raises(TypeError, match="memory of a window on a GPU"):
+        array.tobytes()
+    with pytest.raises(TypeError, match="the array is of a window"):
+        pickle.dumps(array)
+    window.close()
+    del window, array
+    assert client.stat("b").leases == 1
+    dlpack.delete(tensor)
+    wait_until(lambda: client.stat("b").leases == 0, "the tensor was the last user")
+    client.remove("a")
+    client.remove("b")
+
+
 def test_memory_shared_from_another_allocator_is_not_suspended(client, driver):
     source = Foreign(driver, np.zeros(2 * MIB, "uint8"))
     shared = client.share("t", source)
