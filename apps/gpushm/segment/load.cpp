@@ -91,12 +91,14 @@ void add_load_arguments(CLI::App& app, load_arguments& arguments) {
                                         std::move_iterator(slices->begin()),
                                         std::move_iterator(slices->end()));
       });
-  app.add_flag("--replace",
-               arguments.options.replace,
-               "Remove another model of this name, or former contents of the files, and load");
+  auto* const replace =
+      app.add_flag("--replace",
+                   arguments.options.replace,
+                   "Remove another model of this name, or former contents of the files, and load");
   app.add_flag("--new-version",
                arguments.is_new_version,
-               "Load it as the next version of the name: NAME@latest, when it is complete");
+               "Load it as the next version of the name: NAME@latest, when it is complete")
+      ->excludes(replace);
   add_duration(app, "--timeout", "Time limit (default: an hour)", [&](auto value) {
     arguments.options.timeout = value;
   });
@@ -145,9 +147,6 @@ void show(const load_arguments& arguments, const segment& loaded, const account&
 
 int run_load(const load_arguments& arguments) {
   check_is_own(arguments.name, "load");
-  if (arguments.is_new_version && arguments.options.replace) {
-    refuse("--replace", "with --new-version", "one of the two");
-  }
   const app::stop_signal stop;
   std::stop_source stop_load;
   client broker = connect(arguments.connection);
