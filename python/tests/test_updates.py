@@ -553,8 +553,8 @@ def test_versions_are_mapped_at_the_same_addresses(client) -> None:
 
     def publish(value: float, b_size: int = 5) -> int:
         number = ranks[0].begin()
-        ranks[0].update({"a": torch.full((3,), value)}, number=number)
-        ranks[1].update({"b": torch.full((b_size,), value)}, number=number)
+        ranks[0].update({"a": torch.full((3,), float(value))}, number=number)
+        ranks[1].update({"b": torch.full((b_size,), float(value))}, number=number)
         return number
 
     addresses = set()
@@ -599,7 +599,7 @@ def test_a_version_that_cannot_be_mapped_leaves_the_former_one(client) -> None:
                 lifetime="persistent",
                 chunk_size=chunk_size if part == "r1" else 0,
             ) as made:
-                made.view("float32", [3000]).copy_from(torch.full((3000,), value))
+                made.view("float32", [3000]).copy_from(torch.full((3000,), float(value)))
                 made.publish_tensors(table)
 
     publish(1, 0)
