@@ -8,7 +8,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Box", "Piece", "Shard", "decode_boxes", "encode_boxes", "pieces_of", "whole"]
+__all__ = [
+    "Box",
+    "Piece",
+    "Shard",
+    "decode_boxes",
+    "encode_boxes",
+    "pieces_of",
+    "shard_of",
+    "whole",
+]
 
 
 class Shard:
@@ -30,6 +39,29 @@ class Shard:
     def __repr__(self) -> str:
         part = tuple(self.tensor.shape)
         return f"<gpushm.Shard {part} at {self.start} of {self.shape}>"
+
+
+def shard_of(tensor: Any) -> Shard:
+    """What this process has of a DTensor of PyTorch. Raises TypeError for placements that do not say
+    where its elements are: partial sums, and strided shards.
+    """
+    mesh = tensor.device_mesh
+    start, shape = [0] * tensor.ndim, list(tensor.shape)
+    for number, placement in enumerate(tensor.placements):
+        if placement.is_replicate():
+            continue
+        if type(placement).__name__ != "Shard":
+            raise TypeError(f"a DTensor with the placement {placement} (redistribute it first)")
+        dim = placement.dim % tensor.ndim
+        # As torch.chunk divides it.
+        count = -(-shape[dim] // mesh.size(number))
+        begin = min(count * mesh.get_local_rank(number), shape[dim])
+        start[dim] += begin
+        shape[dim] = min(count, shape[dim] - begin)
+    local = tensor.to_local()
+    if list(local.shape) != shape:
+        raise TypeError(f"a DTensor of which {tuple(local.shape)} is here, and not {tuple(shape)}")
+    return Shard(local, tuple(tensor.shape), start)
 
 
 class Box(NamedTuple):

@@ -31,7 +31,7 @@ from gpushm._errors import (
     from_parts,
 )
 from gpushm._frameworks import converter
-from gpushm._shards import Box, Shard, decode_boxes, encode_boxes, pieces_of, whole
+from gpushm._shards import Box, Shard, decode_boxes, encode_boxes, pieces_of, shard_of, whole
 from gpushm._table import Table, refuse
 from gpushm._tensors import end_of, left
 from gpushm._tree import Leaf, place_arrays
@@ -106,11 +106,12 @@ class WeightPublisher:
     def update(self, tensors: Any, *, stream: object = None, number: int | None = None) -> int:
         """Copy tensors into a new version, publish it, and return its number.
 
-        ``tensors``: a mapping of names to arrays or :class:`Shard`, or a ``torch.nn.Module``, of memory
-        of the host or of any GPU. Copies come after the earlier work of ``stream`` (an integer, or an
-        object of PyTorch or CuPy; None: PyTorch's current one, for other libraries the legacy default
-        stream), and the call blocks until they are made. ``number``: of a version that another rank
-        has begun; None: a new one, which is published if this is its only part.
+        ``tensors``: a mapping of names to arrays, DTensors of PyTorch (of which this process publishes
+        what it has) or :class:`Shard`, or a ``torch.nn.Module``, of memory of the host or of any GPU.
+        Copies come after the earlier work of ``stream`` (an integer, or an object of PyTorch or CuPy;
+        None: PyTorch's current one, for other libraries the legacy default stream), and the call blocks
+        until they are made. ``number``: of a version that another rank has begun; None: a new one, which
+        is published if this is its only part.
 
         Subscribers see the version when all of its parts are published. If the call raises, or a
         process with a part dies, no part is ever seen, and the version before serves on. Raises
@@ -320,7 +321,7 @@ class WeightSubscriber:
         """Give ``targets`` the contents of the version to which the alias refers.
 
         ``targets``: a ``torch.nn.Module`` (its parameters and buffers), or a mapping of names to tensors
-        of the engine, which may be views, or :class:`Shard` of larger ones: PyTorch's, CuPy's,
+        of the engine, which may be views, DTensors, or :class:`Shard` of larger ones: PyTorch's, CuPy's,
         NumPy's (mode ``"copy"``). The version must have each element of each of them; what else it has
         is not used. ``number``: as :meth:`poll`. Returns the number, or None if nothing was to be done.
 
@@ -602,13 +603,19 @@ def members(tensors: Any) -> dict[str, Any]:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensors, torch.nn.Module):
         state = tensors.state_dict(keep_vars=True)
-        return {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
+        tensors = {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
     if not isinstance(tensors, Mapping):
         raise TypeError(f"{type(tensors).__name__} is neither a mapping nor a torch.nn.Module")
     for name in tensors:
         if type(name) is not str or name == "__metadata__":
             raise TypeError(f"{name!r} is not the name of a tensor")
-    return dict(tensors)
+    distributed = sys.modules.get("torch.distributed.tensor")
+    result = {}
+    for name, each in tensors.items():
+        with naming(name):
+            is_shard = distributed is not None and isinstance(each, distributed.DTensor)
+            result[name] = shard_of(each) if is_shard else each
+    return result
 
 
 def _check_tied(copies: list[Copy]) -> None:

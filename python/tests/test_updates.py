@@ -630,3 +630,47 @@ def test_tied_tensors_stay_tied(client, publisher) -> None:
     publisher.update(trainer)
     assert subscriber.apply(engine) == 2
     assert (tied == 1).all()
+
+
+RANK = """
+import sys, torch, torch.distributed as dist, gpushm
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+socket, store, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=4)
+mesh = init_device_mesh("cpu", (2, 2))
+whole = torch.arange(70, dtype=torch.float32).reshape(10, 7)
+model = {
+    "rows": distribute_tensor(whole, mesh, [Shard(0), Replicate()]),
+    "both": distribute_tensor(whole, mesh, [Shard(1), Shard(0)]),
+    "one": distribute_tensor(whole, mesh, [Shard(0), Shard(0)]),  # uneven: 3, 2, 3, 2 rows
+    "all": distribute_tensor(whole, mesh, [Replicate(), Replicate()]),
+}
+publisher = gpushm.WeightPublisher(
+    "w/policy", part=f"r{rank}", parts=[f"r{i}" for i in range(4)], device="host",
+    client=gpushm.connect(socket),
+)
+number = [publisher.begin() if rank == 0 else 0]
+dist.broadcast_object_list(number)
+try:
+    partial = DTensor.from_local(torch.zeros(2), mesh, [Replicate(), dist.tensor.Partial()])
+    publisher.update({"sum": partial})
+except TypeError as error:
+    print(error, flush=True)
+publisher.update(model, number=number[0])
+print("published", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_tensors_of_a_device_mesh_are_put_together(client, start, tmp_path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.distributed.tensor")
+    ranks = [start(RANK, str(tmp_path / "store"), str(rank)) for rank in range(4)]
+    for each in ranks:
+        assert "a DTensor with the placement P" in each.line()
+        assert each.line() == "published"
+    engine = {name: torch.zeros(10, 7) for name in ("rows", "both", "one", "all")}
+    subscriber = gpushm.WeightSubscriber(NAME, parts=[f"r{i}" for i in range(4)], client=client)
+    assert subscriber.apply(engine) == 1
+    for tensor in engine.values():
+        assert torch.equal(tensor, torch.arange(70, dtype=torch.float32).reshape(10, 7))
