@@ -108,7 +108,7 @@ TEST_P(window_failures, leave_the_former_segment) {
     }
   }
   EXPECT_EQ(failed, numbers.total - numbers.to_create);
-  EXPECT_GE(failed, 2U);
+  EXPECT_NE(failed, 0U);
 }
 
 TEST_P(window_failures, twice_leave_nothing_mapped_until_the_next_change) {
@@ -130,13 +130,14 @@ TEST_P(window_failures, twice_leave_nothing_mapped_until_the_next_change) {
           << failures << ": " << each;
     }
   }
-  const bool is_of_mapping = GetParam() != "cuStreamQuery";
+  const bool is_of_mapping = GetParam() != "cuStreamQuery" && GetParam() != "cuMemAddressReserve";
   EXPECT_EQ(unmapped != 0, is_of_mapping) << unmapped;
 }
 
 INSTANTIATE_TEST_SUITE_P(,
                          window_failures,
-                         testing::Values("cuMemUnmap",
+                         testing::Values("cuMemAddressReserve",
+                                         "cuMemUnmap",
                                          "cuMemImportFromShareableHandle",
                                          "cuMemMap",
                                          "cuMemSetAccess",
