@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -78,8 +80,8 @@ struct weight_verification {
 };
 
 /// Reads and hashes all bytes of `source`, and compares them with the hashes in its tables and, if
-/// it is not null, with those of `files`. A weight without a stored hash is verified if the files
-/// have its bytes. Throws `error` as `compare_weights`.
+/// `files` is not null, with those of the files. A weight without a stored hash is verified if the
+/// files have its bytes. Throws `error` as `compare_weights`.
 [[nodiscard]] weight_verification verify_weights(const weight_source& source,
                                                  const weight_source* files);
 
@@ -105,6 +107,8 @@ int with_comparison_status(Compare&& compare) {
   } catch (const std::bad_alloc&) {
     throw not_compared(
         error(errc::out_of_memory, "compare weights", {}, "this process is out of memory", {}));
+  } catch (const std::exception& why) {
+    throw not_compared(error(errc::system_error, "compare weights", {}, why.what()));
   }
 }
 

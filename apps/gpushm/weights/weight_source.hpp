@@ -40,9 +40,10 @@ struct weight {
 /// Thread-safety: distinct objects: safe; shared objects: unsafe.
 class weight_source {
  public:
-  /// At most so many bytes are read at a time.
+  /// The largest number of bytes of one `read`.
   static constexpr std::uint64_t block_bytes = tensors::piece_bytes;
-  /// Of the buffers for `read`, which begin at a multiple of 4096: it may read whole disk blocks.
+  /// The size of the buffers for `read`, which begin at a multiple of 4096: it may read whole disk
+  /// blocks.
   static constexpr std::size_t buffer_bytes = tensors::copy_lane::buffer_bytes;
 
   virtual ~weight_source() = default;
@@ -51,7 +52,7 @@ class weight_source {
 
   /// "w/x@7", or the paths: what the weights are in.
   [[nodiscard]] const std::string& text() const noexcept { return text_; }
-  /// By key, of which each is unique.
+  /// The weights by key, of which each is unique.
   [[nodiscard]] const std::vector<weight>& weights() const noexcept { return weights_; }
   /// Returns a weight; null if there is none with this key.
   [[nodiscard]] const weight* find(const weight& other) const noexcept;
