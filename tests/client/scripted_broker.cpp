@@ -78,10 +78,14 @@ unique_fd scripted_broker::sealed_file(std::size_t bytes) {
   return file;
 }
 
-scripted_broker::scripted_broker(script replies, bool reports_releases, int closed)
+scripted_broker::scripted_broker(script replies,
+                                 bool reports_releases,
+                                 int closed,
+                                 bool knows_versions)
     : replies_(std::move(replies)),
       reports_releases_(reports_releases),
       closed_(closed),
+      knows_versions_(knows_versions),
       listener_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)),
       stop_(::eventfd(0, EFD_CLOEXEC)) {
   const sockaddr_un address = transport::unix_address("bind", socket_path_);
@@ -131,8 +135,9 @@ void scripted_broker::talk_to(int socket) {
     }
     std::vector<reply> replies;
     if (std::holds_alternative<wire::hello>(message->body)) {
-      reply welcome{
-          {0, wire::welcome{wire::protocol_version, "scripted", {}, slots, 0, 253, true}}};
+      wire::welcome greeting{wire::protocol_version, "scripted", {}, slots, 0, 253, true};
+      greeting.knows_versions = knows_versions_;
+      reply welcome{{0, greeting}};
       table_ = state_table();
       welcome.descriptors.emplace_back(::fcntl(table_.get(), F_DUPFD_CLOEXEC, 0));
       auto pair = transport::connected_pair();

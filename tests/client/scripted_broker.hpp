@@ -29,7 +29,10 @@ class scripted_broker {
   using script = std::function<std::vector<reply>(const gpushm::wire::message&)>;
 
   /// Closes the first `closed` connections without a reply.
-  explicit scripted_broker(script replies, bool reports_releases = false, int closed = 0);
+  explicit scripted_broker(script replies,
+                           bool reports_releases = false,
+                           int closed = 0,
+                           bool knows_versions = false);
   scripted_broker(const scripted_broker&) = delete;
   scripted_broker& operator=(const scripted_broker&) = delete;
   ~scripted_broker();
@@ -54,6 +57,7 @@ class scripted_broker {
   script replies_;
   bool reports_releases_;
   int closed_;
+  bool knows_versions_;
   gpushm::base::unique_fd table_;
   gpushm::base::unique_fd listener_;
   gpushm::base::unique_fd stop_;

@@ -12,8 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "protocol/wire/messages.hpp"
 #include "tensors/files/hash.hpp"
 #include "tensors/files/layout.hpp"
+#include "tests/client/scripted_broker.hpp"
 #include "tests/support/broker_process/cli.hpp"
 #include "tests/support/container/gpu_access.hpp"
 #include "tests/support/fake_driver/fake_gpus.hpp"
@@ -783,6 +785,75 @@ TEST_P(weights_cli, versions_are_completed) {
   EXPECT_EQ(completed("unpin", "--soc"),
             "--socket\tThe broker's socket (else $GPUSHM_SOCKET, "
             "/run/gpushm/d/…, $XDG_RUNTIME_DIR/gpushm/d/…)\n");
+}
+
+// ---- others that change versions between the requests ----
+
+namespace wire = gpushm::wire;
+
+/// Rolls back "w/x" at a broker whose versions are 6 and 7, and that answers the change, and the
+/// question what `latest` refers to afterwards, in this way. Returns the changes that it got.
+run_result rollback_with(const wire::body& to_change,
+                         const wire::body& to_resolve,
+                         const std::string& alias,
+                         std::vector<wire::change_version>& changes) {
+  const scripted_broker broker(
+      [&](const wire::message& asked) {
+        wire::body answer = wire::done{};
+        if (std::holds_alternative<wire::list_versions>(asked.body)) {
+          using gpushm::version_state;
+          answer = wire::versions{{{7, version_state::published, false, 1, 0, {"latest", "prod"}},
+                                   {6, version_state::published, false, 1, 0, {}}}};
+        } else if (const auto* const change = std::get_if<wire::change_version>(&asked.body)) {
+          changes.push_back(*change);
+          answer = to_change;
+        } else if (std::holds_alternative<wire::resolve>(asked.body)) {
+          answer = to_resolve;
+        }
+        std::vector<scripted_broker::reply> replies;
+        replies.push_back({{asked.id, std::move(answer)}});
+        return replies;
+      },
+      false,
+      0,
+      true);
+  gpushm_testing::spawn_options options;
+  options.argv = {gpushm_testing::own_program("gpushm"),
+                  "weights",
+                  "rollback",
+                  "w/x",
+                  alias,
+                  "--socket",
+                  broker.socket_path()};
+  return gpushm_testing::run_program(options, seconds(60));
+}
+
+TEST(weights_cli_with_others, rollback_reports_a_version_that_was_published_meanwhile) {
+  std::vector<wire::change_version> changes;
+  const auto result = rollback_with(wire::done{}, wire::resolved{8}, "latest", changes);
+  EXPECT_EQ(result.status, exited(1));
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err,
+              HasSubstr("version 7 is withdrawn, but version 8, which was published meanwhile"));
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_EQ(changes.front().number, 7U);
+  EXPECT_EQ(changes.front().change, wire::version_change::withdraw);
+}
+
+TEST(weights_cli_with_others, rollback_reports_that_the_version_below_has_ended) {
+  std::vector<wire::change_version> changes;
+  const wire::failure gone{0, gpushm::errc::no_such_segment, "it has ended", "look again"};
+  const auto latest = rollback_with(wire::done{}, gone, "latest", changes);
+  EXPECT_EQ(latest.status, exited(1));
+  EXPECT_THAT(latest.err, HasSubstr("the version below it has ended meanwhile"));
+  changes.clear();
+  const auto prod = rollback_with(gone, gone, "prod", changes);
+  EXPECT_EQ(prod.status, exited(1));
+  EXPECT_EQ(prod.out, "");
+  EXPECT_THAT(prod.err, HasSubstr("it has ended"));
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_EQ(changes.front().number, 6U);
+  EXPECT_EQ(changes.front().alias, "prod");
 }
 
 INSTANTIATE_TEST_SUITE_P(on,
