@@ -11,6 +11,7 @@ import pytest
 import gpushm
 
 from gpus import MIB
+from support import wait_until
 
 
 def test_arrays_of_the_host_and_of_a_gpu_are_published(client, segment, driver):
@@ -19,7 +20,11 @@ def test_arrays_of_the_host_and_of_a_gpu_are_published(client, segment, driver):
     publisher = gpushm.WeightPublisher("w/policy", device="0", client=client)
     stream = driver.stream()
     number = publisher.update(
-        {"host": values, "gpu": segment.view("float32", MIB // 4), "scalar": np.float32(3)},
+        {
+            "host": values,
+            "gpu": segment.view("float32", MIB // 4),
+            "scalar": np.array(3, "float32"),
+        },
         stream=stream,
     )
     got = client.get("w/policy@latest")
@@ -45,8 +50,10 @@ def test_memory_of_a_gpu_is_flat_over_updates(client, driver):
     publisher = gpushm.WeightPublisher("w/policy", device="0", client=client)
     values = np.ones(MIB, "uint8")
     for _ in range(30):
-        publisher.update({"w": values})
-        assert len(client.versions("w/policy")) == 1
+        number = publisher.update({"w": values})
+    wait_until(
+        lambda: [each.number for each in client.versions("w/policy")] == [number], "the last one"
+    )
     assert sum(each.allocated_size for each in client.list("w/policy@")) <= 4 * MIB
 
 
