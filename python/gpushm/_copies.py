@@ -6,7 +6,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from gpushm._core import Segment
 
 
 class Copy(NamedTuple):
@@ -92,6 +95,23 @@ def on_stream(tensors: Sequence[Any], stream: object) -> Iterator[Callable[[], F
             yield lambda: Fence([cupy.cuda.get_current_stream().record()])
         else:
             yield Fence
+
+
+def is_view(tensor: Any) -> bool:
+    """Whether PyTorch's tensor shares its memory with one that it was made of: assigning its ``data``
+    changes the view only. In inference mode PyTorch does not know: then, whether its storage is larger.
+    """
+    if tensor.is_inference():
+        return bool(tensor.untyped_storage().nbytes() != tensor.nbytes)
+    return bool(tensor._is_view())
+
+
+def wait_for_stream(stream: Any, segment: Segment) -> None:
+    """Block until a stream, or its number, has done what it was given before."""
+    if hasattr(stream, "synchronize"):
+        stream.synchronize()
+    else:
+        segment.read(0, 1, stream=stream)
 
 
 def wait_for_devices(tensors: Sequence[Any]) -> None:

@@ -18,10 +18,12 @@ from gpushm._copies import (
     Fence,
     enqueue,
     framework_of,
+    is_view,
     naming,
     on_stream,
     part_of,
     wait_for_devices,
+    wait_for_stream,
 )
 from gpushm._errors import (
     BrokerGoneError,
@@ -224,6 +226,8 @@ class WeightSubscriber:
         base, _, alias = name.partition("@")
         if alias.isdecimal():
             raise ValueError(f'"{name}" is one version, which never changes (use an alias)')
+        if "/" in alias:
+            raise ValueError(f'"{name}" is a part of a version (pass its name in parts)')
         self._base, self._alias = base, alias or "latest"
         self._parts = list(parts) or [""]
         self._mode = mode
@@ -509,6 +513,10 @@ class WeightSubscriber:
                 f"the version has no part {member.box.shape} at {member.box.start}, "
                 f'and mode "{self._mode}" cannot join parts (use "copy")'
             )
+        if is_view(member.tensor):
+            raise TypeError(
+                f'a view of another tensor, which mode "{self._mode}" would not change (use "copy")'
+            )
         source = sources[boxes.index(member.box)]
         if source.device != member.tensor.device:
             raise ValueError(
@@ -663,8 +671,11 @@ def _fill(segment: Segment, leaves: list[tuple[Leaf, int, str]], stream: object)
     """Copy arrays of any library into a new segment. Blocks until it is done."""
     torch = sys.modules.get("torch")
     of_torch = []
-    if stream is not None and segment.device != "host":
-        segment.read(0, 1, stream=stream)  # what it was given before
+    others = [
+        leaf for leaf, _, _ in leaves if torch is None or not isinstance(leaf.source, torch.Tensor)
+    ]
+    if stream is not None and others:
+        wait_for_stream(stream, segment)  # these copies are not on it
     for leaf, offset, name in leaves:
         if leaf.size == 0:
             continue

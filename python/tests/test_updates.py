@@ -233,6 +233,8 @@ def test_wrong_arguments_are_refused(client, publisher, subscriber) -> None:
         gpushm.WeightPublisher(NAME, part="r2", parts=["r0", "r1"], client=client)
     with pytest.raises(ValueError, match="never changes"):
         gpushm.WeightSubscriber(f"{NAME}@7", client=client)
+    with pytest.raises(ValueError, match="in parts"):
+        gpushm.WeightSubscriber(f"{NAME}@prod/r0", client=client)
     with pytest.raises(ValueError, match="mode is"):
         gpushm.WeightSubscriber(NAME, mode="move", client=client)
     with pytest.raises(ValueError, match="does not convert"):
@@ -548,6 +550,25 @@ def test_modules_are_pointed_at_a_version(client, publisher) -> None:
     assert only(client, 2)
     subscriber.close()
     assert (engine.weight == 3).all()
+
+
+@pytest.mark.parametrize("mode", ["swap", "remap"])
+def test_views_are_not_pointed_elsewhere(client, publisher, mode) -> None:
+    """Their memory is another tensor's, which would stay as it is."""
+    torch = pytest.importorskip("torch")
+    subscriber = gpushm.WeightSubscriber(NAME, mode=mode, client=client)
+    publisher.update({"w": torch.ones(4)})
+    fused = torch.zeros(8)
+    with torch.inference_mode():
+        other = torch.zeros(8)
+        views = [fused[:4], other[:4], Shard(fused[4:], (4,), (0,))]
+    for each in views[1:]:
+        with pytest.raises(TypeError, match=r'"w": a view of another tensor'):
+            subscriber.apply({"w": each})
+    with pytest.raises(TypeError, match=r'"w": a view of another tensor'):
+        subscriber.apply({"w": torch.nn.Parameter(fused)[:4]})
+    assert fused.sum() == 0
+    assert subscriber.version is None
 
 
 def test_versions_are_mapped_at_the_same_addresses(client) -> None:
