@@ -13,7 +13,7 @@ namespace gpushm::cli {
 namespace {
 
 constexpr const char* operation = "read the names of pods";
-/// Of a cluster with 100,000 pods.
+/// Suffices for 100,000 pods.
 constexpr std::size_t max_bytes = 16UL << 20U;
 
 }  // namespace
