@@ -70,7 +70,7 @@ std::string joined(const std::vector<std::string>& texts) {
 
 json version_json(const version_info& version) {
   return {{"number", version.number},
-          {"state", version_state_text(version.state)},
+          {"state", to_string(version.state)},
           {"withdrawn", version.withdrawn},
           {"aliases", aliases_of(version)},
           {"bytes", version.bytes},
@@ -103,7 +103,7 @@ int list_versions_of(client& broker, const weights_list_arguments& arguments) {
                      {"ALIASES"}});
   for (const version_info& each : versions) {
     table.add({std::to_string(each.number),
-               std::string(version_state_text(each.state)) + (each.withdrawn ? ", withdrawn" : ""),
+               std::string(to_string(each.state)) + (each.withdrawn ? ", withdrawn" : ""),
                base::size_text(each.bytes),
                std::to_string(each.held),
                joined(aliases_of(each))});

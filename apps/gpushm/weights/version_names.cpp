@@ -68,18 +68,6 @@ std::string alias_text(std::string_view name, std::string_view alias) {
   return fmt::format("{}@{}", name, alias);
 }
 
-std::string_view version_state_text(version_state state) {
-  switch (state) {
-    case version_state::building:
-      return "building";
-    case version_state::published:
-      return "published";
-    case version_state::ending:
-      return "ending";
-  }
-  return "unknown";
-}
-
 std::vector<std::string> aliases_of(const version_info& version) {
   std::vector<std::string> result;
   std::string_view rest = version.aliases;

@@ -27,8 +27,6 @@ void check_alias_argument(std::string_view operation, const std::string& alias);
 [[nodiscard]] std::string version_text(std::string_view name, std::uint64_t number);
 /// "w/x@prod"
 [[nodiscard]] std::string alias_text(std::string_view name, std::string_view alias);
-/// "published"
-[[nodiscard]] std::string_view version_state_text(version_state state);
 /// The aliases that refer to a version.
 [[nodiscard]] std::vector<std::string> aliases_of(const version_info& version);
 /// The number of the version that `alias` refers to; 0: no such alias.
