@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import re
 import sys
 import time
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WeightPublisher", "WeightSubscriber"]
 
-_log = logging.getLogger("gpushm")
 #: In the metadata of a table of tensors: which of them are parts of larger ones.
 _SHARDS = "gpushm.shards"
 #: Of the copies that are in flight when a subscriber is closed.
@@ -670,18 +668,16 @@ def _close(segments: Sequence[Segment]) -> None:
 def _fill(segment: Segment, leaves: list[tuple[Leaf, int, str]], stream: object) -> None:
     """Copy arrays of any library into a new segment. Blocks until it is done."""
     torch = sys.modules.get("torch")
+    kind: Any = () if torch is None else torch.Tensor
     of_torch = []
-    others = [
-        leaf for leaf, _, _ in leaves if torch is None or not isinstance(leaf.source, torch.Tensor)
-    ]
-    if stream is not None and others:
-        wait_for_stream(stream, segment)  # these copies are not on it
+    if stream is not None and not all(isinstance(leaf.source, kind) for leaf, _, _ in leaves):
+        wait_for_stream(stream, segment)  # copies by other libraries are not on it
     for leaf, offset, name in leaves:
         if leaf.size == 0:
             continue
         with naming(name):
             into = segment.view(leaf.dtype, leaf.shape, offset=offset, strides=leaf.strides)
-            if torch is not None and isinstance(leaf.source, torch.Tensor):
+            if isinstance(leaf.source, kind):
                 of_torch.append(Copy(name, converter("torch")(into), leaf.source))
             else:
                 into.copy_from(leaf.source)
